@@ -1,0 +1,155 @@
+"""Expression trees of the rule language.
+
+Takes nothing; gives the frozen node types that `syntax.parse` builds and every other
+part of the engine reads. A node knows its place in the rule file (`span`), which never
+takes part in equality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of one line of a rule file; `line` and `col` count from 1."""
+
+    path: str
+    line: int
+    col: int
+    length: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.col}"
+
+
+NOWHERE = Span("<builtin>", 1, 1)
+
+
+@dataclass(frozen=True)
+class Expr:
+    span: Span = field(compare=False, repr=False, kw_only=True, default=NOWHERE)
+
+
+@dataclass(frozen=True)
+class Name(Expr):
+    """A variable: tensor, size letter, constant, let piece or dtype word."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Literal(Expr):
+    """A number, string, True, False or None. `inf`, `-inf` and `nan` are floats."""
+
+    value: int | float | str | bool | None
+
+
+@dataclass(frozen=True)
+class Sequence(Expr):
+    """A tuple or list of expressions."""
+
+    items: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Call(Expr):
+    """`fn(args, key=value, **how)`; `fn` may be dotted (`F.linear`, `sum.dim_IntList`)."""
+
+    fn: str
+    args: tuple[Expr, ...] = ()
+    kwargs: tuple[tuple[str, Expr], ...] = ()
+    how: str | None = None
+
+
+@dataclass(frozen=True)
+class Binary(Expr):
+    """`left op right` with op one of + - * / // % **."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+
+@dataclass(frozen=True)
+class Negative(Expr):
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Compare(Expr):
+    """A chain `first ops[0] rest[0] ops[1] rest[1] ...`; ops: == != < <= > >= in, not in."""
+
+    first: Expr
+    ops: tuple[str, ...]
+    rest: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Logic(Expr):
+    """`and` / `or` over two or more parts."""
+
+    op: str
+    parts: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Not(Expr):
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Item(Expr):
+    """`base[index]`: one result of an op with several."""
+
+    base: Expr
+    index: int
+
+
+@dataclass(frozen=True)
+class Field(Expr):
+    """`how.groups`: one entry of a `**how`."""
+
+    base: str
+    name: str
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct sub-expressions, in reading order."""
+    match expr:
+        case Sequence(items=items):
+            return items
+        case Call(args=args, kwargs=kwargs):
+            return (*args, *(value for _, value in kwargs))
+        case Binary(left=left, right=right):
+            return (left, right)
+        case Negative(value=value) | Not(value=value):
+            return (value,)
+        case Compare(first=first, rest=rest):
+            return (first, *rest)
+        case Logic(parts=parts):
+            return parts
+        case Item(base=base):
+            return (base,)
+    return ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """`expr` and everything beneath it, parents first."""
+    yield expr
+    for child in children(expr):
+        yield from walk(child)
+
+
+def names(expr: Expr) -> set[str]:
+    """Every variable mentioned, `**how` names included."""
+    found: set[str] = set()
+    for node in walk(expr):
+        if isinstance(node, Name):
+            found.add(node.id)
+        elif isinstance(node, Call) and node.how:
+            found.add(node.how)
+        elif isinstance(node, Field):
+            found.add(node.base)
+    return found
