@@ -118,6 +118,8 @@ class Field(Expr):
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions, in reading order."""
     match expr:
+        case Name() | Literal() | Field():  # most nodes: answered first
+            return ()
         case Sequence(items=items):
             return items
         case Call(args=args, kwargs=kwargs):

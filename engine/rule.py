@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .expr import Expr, Span
+from .source import Diagnostic
 
 # From strict to loose; `random` stands apart and is only compared with itself.
 NUMERICS = ("exact", "signed_zero", "fewer_roundings", "reassociate", "approximate", "random")
@@ -188,3 +189,4 @@ class RuleBook:
     scalars: tuple[ScalarEntry, ...] = ()
     ops: tuple[OpEntry, ...] = ()
     hash: str = ""
+    warnings: tuple[Diagnostic, ...] = ()

@@ -144,25 +144,34 @@ def remainder(value: Index, divisor: Size) -> Index:
     return Index(((Remainder(rest, divisor), 1),))
 
 
-def substitute(value: Index, places: Mapping[Axis, Index]) -> Index:
-    """`value` with every axis in `places` replaced, inside quotients and gathers too.
+def substitute(
+    value: Index,
+    places: Mapping[Axis, Index],
+    gathers: Mapping[Gathered, Index] | None = None,
+) -> Index:
+    """`value` with every axis in `places` replaced, inside quotients and remainders too.
 
-    Gathered scalars are left alone: `loops.rewrite` handles those, as they hold loads.
+    Gathered values are replaced by their entry in `gathers`, and left alone without one:
+    `rewrite.Rewriter` handles those, as they hold loads.
     """
     total = Index((), value.const)
     for atom, size in value.terms:
-        total = total + _substitute_atom(atom, places) * size
+        total = total + _substitute_atom(atom, places, gathers or {}) * size
     return total
 
 
-def _substitute_atom(atom: Atom, places: Mapping[Axis, Index]) -> Index:
+def _substitute_atom(
+    atom: Atom, places: Mapping[Axis, Index], gathers: Mapping[Gathered, Index]
+) -> Index:
     match atom:
         case Axis():
             return places.get(atom, as_index(atom))
         case Quotient(value=value, divisor=divisor):
-            return floor_div(substitute(value, places), divisor)
+            return floor_div(substitute(value, places, gathers), divisor)
         case Remainder(value=value, divisor=divisor):
-            return remainder(substitute(value, places), divisor)
+            return remainder(substitute(value, places, gathers), divisor)
+        case Gathered() if atom in gathers:
+            return gathers[atom]
     return Index(((atom, 1),))
 
 
@@ -270,7 +279,7 @@ def _as_terms(value: Index) -> tuple[tuple[Atom, Size], ...]:
 @lru_cache(maxsize=65536)
 def _order(atom: Atom) -> tuple[int, str]:
     rank = {Axis: 0, Quotient: 1, Remainder: 2, Gathered: 3}[type(atom)]
-    return rank, text(atom) if not isinstance(atom, Gathered) else str(id(atom.scalar))
+    return rank, text(atom) if not isinstance(atom, Gathered) else f"{atom.scalar.serial:09}"
 
 
 def _atom_bounds(atom: Atom) -> tuple[Size, Size]:

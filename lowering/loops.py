@@ -40,6 +40,7 @@ class Scalar:
     buffer: str | None = None
     index: tuple[Index, ...] = ()
     value: Any = None
+    serial: int = 0  # counts up in the order of making: a stable key for sorting
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Buffer:
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     role: str = "temp"
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class Builder:
         key = (op, tuple(map(id, args)), dtype, buffer, index, type(value).__name__, repr(value))
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = Scalar(op, args, dtype, buffer, index, value)
+            serial = len(self._memo)
+            found = self._memo[key] = Scalar(op, args, dtype, buffer, index, value, serial)
         return found
 
     def load(self, buffer: Buffer, index: tuple[Index, ...]) -> Scalar:

@@ -1,0 +1,227 @@
+"""The roof: what `torch.compile(model, backend="eqsat")` calls.
+
+`compile_graph` and `compile_aten` together are the list of steps of the compiler, in order
+of running (docs/how_it_works.md names the folder behind each). A failure in any step gives
+the user the unoptimised graph and one warning; `EQSAT_STRICT=1` raises instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.utils import flatten_graph_inputs
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+
+from .aliasing import guard_overlap
+from .codegen.compile import compile_program
+from .codegen.folded import FoldedGraph
+from .config import Settings, resolve
+from .engine.stage import StageOptions, run_stage
+from .logs import log_graph, log_program
+from .lowering.fold import Split, split_constants
+from .lowering.fuse import fuse
+from .lowering.lower import lower
+from .reports import CompileReport, open_report
+from .session import Session, open_session
+
+Compiled = Callable[..., Any]
+
+
+class EqsatWarning(UserWarning):
+    """A part of the compile was skipped; results are those of eager."""
+
+
+@dataclass
+class Capture:
+    """One Dynamo graph on its way through the compiler."""
+
+    session: Session
+    report: CompileReport
+    mutated: set[int] = field(default_factory=set)  # inputs written in place by the graph
+
+
+def compile_graph(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **_: Any,
+) -> Compiled:
+    """Compile one Dynamo graph; gives a callable with the calling convention of `gm`.
+
+    Raises OptionError for an unknown option; any other failure falls back to `gm`.
+    """
+    settings = resolve(mode, options)
+    if any(isinstance(value, list | tuple | dict) for value in example_inputs):
+        again = functools.partial(compile_graph, mode=mode, options=options)
+        return flatten_graph_inputs(gm, example_inputs, again)
+    report = open_report("capture")
+    try:
+        capture = Capture(open_session(settings, _warn), report)
+        compiled = _compile_captured(gm, example_inputs, capture)
+    except Exception as error:
+        return _fall_back(gm, error, report, settings)
+    return guard_overlap(compiled, gm, example_inputs, frozenset(capture.mutated))
+
+
+def _compile_captured(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], capture: Capture
+) -> Compiled:
+    # 1 pre_grad
+    log_graph("pre_grad_graphs", "before pre_grad", gm)
+    rewritten = _run_stage(gm, "pre_grad", capture, capture.report)
+    # 2 AOTAutograd, which calls back: 3 joint and 4 partition, then 5 to 11 per graph
+    compiled = aot_module_simplified(
+        rewritten,
+        example_inputs,
+        fw_compiler=functools.partial(compile_aten, kind="forward", capture=capture),
+        bw_compiler=torch._dynamo.disable(
+            functools.partial(compile_aten, kind="backward", capture=capture)
+        ),
+        inference_compiler=functools.partial(compile_aten, kind="inference", capture=capture),
+        partition_fn=functools.partial(partition_joint, capture=capture),
+        decompositions=dict(capture.session.decompositions),
+        keep_inference_input_mutations=True,
+    )
+    return torch._dynamo.disable(compiled)  # type: ignore[no-any-return]
+
+
+def partition_joint(
+    joint: fx.GraphModule, inputs: Sequence[Any], *, capture: Capture, **how: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Steps 3 and 4: rules on the joint graph, then torch's min-cut partition."""
+    rewritten = _run_stage(joint, "joint", capture, capture.report)
+    if rewritten is not joint:
+        try:
+            return min_cut_rematerialization_partition(rewritten, inputs, **how)
+        except Exception as error:
+            _warn(f"the rewritten joint graph could not be partitioned: {error}")
+    return min_cut_rematerialization_partition(joint, inputs, **how)
+
+
+def compile_aten(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, capture: Capture
+) -> Compiled:
+    """Steps 5 to 11 for one ATen graph; gives a boxed callable (one list of inputs)."""
+    report = open_report(kind)
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is not None:
+        capture.mutated |= set(metadata.mutated_inp_runtime_indices)
+    static = () if kind == "backward" or metadata is None else metadata.static_input_indices or ()
+    settings = capture.session.settings
+    try:
+        return _compile_aten(gm, kind, tuple(static), capture, report)
+    except Exception as error:
+        return _boxed(_fall_back(gm, error, report, settings))
+
+
+def _compile_aten(
+    gm: fx.GraphModule, kind: str, static: tuple[int, ...], capture: Capture, report: CompileReport
+) -> Compiled:
+    session = capture.session
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    weights = {names[index]: index for index in static if index < len(names)}
+    frozen = frozenset(weights) - _written(gm) if kind == "inference" else frozenset()
+    if not session.settings.fold:
+        frozen = frozenset()
+    with _timed(report, "post_grad"):  # 5 post_grad
+        gm = _run_stage(gm, "post_grad", capture, report, weights, frozen, kind == "inference")
+    log_graph("post_grad_graphs", f"{kind} after post_grad", gm)
+    with _timed(report, "fold"):  # 6 fold
+        split = split_constants(gm, frozen) if frozen else None
+        if split is not None:
+            report.folded = {"values": list(split.names), "bytes": split.bytes}
+            gm = split.main
+    with _timed(report, "lower"):  # 7 lower
+        program = lower(gm, session.table, session.scalars)
+    log_program("ir_pre_fusion", program)
+    with _timed(report, "fuse"):  # 8 fuse
+        program, report.fusion = fuse(program, session.book.fuse)
+    log_program("ir_post_fusion", program)
+    with _timed(report, "build"):  # 9 plan, 10 emit, 11 build and launch
+        compiled = compile_program(program, session.scalars)
+    report.source = compiled.source
+    report.kernels = list(compiled.kernels)
+    report.externs = list(compiled.externs)
+    return _with_constants(compiled, split)
+
+
+def _with_constants(compiled: Any, split: Split | None) -> Compiled:
+    return compiled if split is None else FoldedGraph(split, compiled)
+
+
+def _run_stage(
+    gm: fx.GraphModule,
+    stage: str,
+    capture: Capture,
+    report: CompileReport,
+    weights: Mapping[str, int] | None = None,
+    frozen: frozenset[str] = frozenset(),
+    inference: bool = False,
+) -> fx.GraphModule:
+    session = capture.session
+    options = StageOptions(
+        profile=session.settings.numerics,
+        weights=weights or {},
+        frozen=frozen,
+        target=session.target,
+        inference=inference,
+        lowered=session.lowered,
+    )
+    result = run_stage(gm, stage, session.book, session.table, options)
+    report.stages.append(result.report)
+    return result.gm
+
+
+def _written(gm: fx.GraphModule) -> frozenset[str]:
+    """Placeholders that an in-place op of the graph writes."""
+    return frozenset(
+        argument.name
+        for node in gm.graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
+        for argument in node.all_input_nodes
+        if argument.op == "placeholder"
+    )
+
+
+def _boxed(run: Compiled) -> Compiled:
+    return make_boxed_func(run)  # type: ignore[no-any-return]
+
+
+def _fall_back(
+    gm: fx.GraphModule, error: Exception, report: CompileReport, settings: Settings
+) -> Compiled:
+    """The unoptimised graph, with one warning that names what failed."""
+    if settings.strict:
+        raise error
+    report.fallback = f"{type(error).__name__}: {error}"
+    _warn(f"{report.kind} graph {report.graph} runs unoptimised: {report.fallback}")
+    return gm.forward  # type: ignore[no-any-return]
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"eqsat: {message}", EqsatWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
+def _timed(report: CompileReport, step: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        report.seconds[step] = time.perf_counter() - start

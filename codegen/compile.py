@@ -1,0 +1,322 @@
+"""Fused loop IR to a callable: emit, dedupe, entry, build, load.
+
+Takes a fused `Program`; gives a `CompiledGraph`. See `compile_program` for the order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import sympy
+
+from ..engine.dtypes import dtype_of
+from ..lowering.index import Size
+from ..lowering.loops import Buffer, Extern, Nest, Program, SizeValue, View
+from ..lowering.plan import plan
+from .build import Unit, build_library
+from .entry import ENTRY, Call, KernelCall, PythonCall, ShimCall, emit_entry, shim_slot
+from .externs import Operands, Route, emit_call, find_route, views_in
+from .flags import compile_flags
+from .instance import Blueprint, Instance, PythonStep, Slot, lower_argument
+from .kernels import Kernel, KernelUse, emit_kernels, make_units
+from .launch import Runner, find_runner
+from .numbers import Numbers, plain
+from .symbols import Bind, bind_symbols
+
+SHAPES_KEPT = 8  # instances of how many sets of symbol values are kept for dynamic shapes
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """`shims`: let the entry call ATen directly; off, every extern runs through Python."""
+
+    shims: bool = True
+
+
+@dataclass(frozen=True)
+class ExternInfo:
+    """How one extern call is run: `path` is "python" or the name of a C function."""
+
+    name: str
+    target: str
+    path: str
+    origins: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+class CompiledGraph:
+    """A boxed callable: takes one list of graph inputs (tensors and ints), empties it, and
+    gives the list of outputs. Safe to call from several threads and from within itself."""
+
+    _boxed_call = True
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        symbols: Bind | None,
+        kernels: Sequence[Kernel],
+        externs: Sequence[ExternInfo],
+        source: str,
+        runner: Runner,
+    ) -> None:
+        self.kernels = tuple(kernels)
+        self.externs = tuple(externs)
+        self.source = source
+        self._blueprint = blueprint
+        self._symbols = symbols
+        self._runner = runner
+        self._run = runner.run
+        self._lock = threading.Lock()
+        self._free: dict[tuple[int, ...], list[tuple[Any, Instance]]] = {(): []}
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Run the graph. Raises what an extern op raises, and TypeError for wrong inputs."""
+        if self._symbols is None:
+            values: tuple[int, ...] = ()
+            free = self._free[()]
+        else:
+            values = self._symbols(inputs)
+            free = self._pool(values)
+        try:
+            pair = free.pop()
+        except IndexError:
+            instance = Instance(self._blueprint, values)
+            pair = (self._runner.prepare(instance), instance)
+        try:
+            outputs: list[Any] = self._run(*pair, inputs)
+            return outputs
+        finally:
+            free.append(pair)
+
+    def _pool(self, values: tuple[int, ...]) -> list[tuple[Any, Instance]]:
+        """Idle instances for these sizes; the sizes used longest ago are forgotten."""
+        with self._lock:
+            free = self._free.pop(values, None)
+            if free is None:
+                free = []
+                while len(self._free) >= SHAPES_KEPT:
+                    del self._free[next(iter(self._free))]
+            self._free[values] = free
+            return free
+
+
+def compile_program(
+    program: Program, scalars: Mapping[str, Any], options: CompileOptions | None = None
+) -> CompiledGraph:
+    """Compile `program`. `scalars` is the table of scalar ops (rules/scalar).
+
+    Raises CompilerMissing, BuildError, UnboundSymbol.
+    """
+    options = options or CompileOptions()
+    routes = _find_routes(program, options)
+    program = _assign_roles(program, routes)
+    numbers = Numbers()
+    operands = Operands(program.buffers, numbers)
+    kernels, uses = emit_kernels(_nests(program), program.buffers, scalars)
+    shims = sorted({route.shim.symbol for route in routes.values()})
+    dead = _find_dead(program, uses)
+    calls = _make_calls(program, routes, uses, operands, numbers, shims)
+    entry = emit_entry(calls, _freed_by_entry(program, routes, dead, operands))
+    units = [*make_units(kernels, os.cpu_count() or 1), Unit(entry, entry)]
+    library = ctypes.CDLL(str(build_library(units, compile_flags())))
+    blueprint = _make_blueprint(program, routes, dead, operands, numbers, shims, library)
+    symbols = numbers.symbols()
+    bind = bind_symbols(program, symbols) if symbols else None
+    source = "\n".join(unit.shown for unit in units)
+    externs = _describe(program, routes)
+    return CompiledGraph(blueprint, bind, kernels, externs, source, find_runner())
+
+
+# Steps of `compile_program`.
+
+
+def _find_routes(program: Program, options: CompileOptions) -> dict[int, Route]:
+    """Step number -> shim call, for the externs that have one."""
+    routes: dict[int, Route] = {}
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Extern) and options.shims:
+            route = find_route(step, program.buffers)
+            if route is not None:
+                routes[number] = route
+    return routes
+
+
+def _assign_roles(program: Program, routes: Mapping[int, Route]) -> Program:
+    """Decide whose memory each buffer is, now that it is known how externs run.
+
+    What an op allocates itself is "extern"; what a graph output looks at is "output"; the
+    rest lies in the arena.
+    """
+    shown = {view.buffer for view in program.outputs if isinstance(view, View)}
+    allocated: set[str | None] = set()
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Extern) and not (number in routes and routes[number].shim.out):
+            allocated |= set(step.outs)
+    buffers: dict[str, Buffer] = {}
+    for name, buffer in program.buffers.items():
+        role = buffer.role
+        if role not in ("input", "constant"):
+            role = "extern" if name in allocated else "output" if name in shown else "temp"
+        buffers[name] = replace(buffer, role=role)
+    return replace(program, buffers=buffers)
+
+
+def _make_calls(
+    program: Program,
+    routes: Mapping[int, Route],
+    uses: Sequence[KernelUse],
+    operands: Operands,
+    numbers: Numbers,
+    shims: Sequence[str],
+) -> list[Call]:
+    calls: list[Call] = []
+    remaining = iter(uses)
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Nest):
+            use = next(remaining)
+            slots = tuple(map(operands.slot, use.buffers))
+            symbols = tuple(numbers.add(_symbol(name)) for name in use.symbols)
+            calls.append(KernelCall(use.kernel, slots, symbols))
+        elif number in routes:
+            route = routes[number]
+            slot = shim_slot(shims, route.shim.symbol)
+            lines = emit_call(route, step.outs, operands, numbers, shim=slot, step=number)
+            calls.append(ShimCall(f"{step.target} by {route.shim.symbol}", tuple(lines)))
+        else:
+            calls.append(PythonCall(str(step.target).split("\n")[0]))
+    return calls
+
+
+def _make_blueprint(
+    program: Program,
+    routes: Mapping[int, Route],
+    dead: Sequence[Sequence[str]],
+    operands: Operands,
+    numbers: Numbers,
+    shims: Sequence[str],
+    library: ctypes.CDLL,
+) -> Blueprint:
+    steps: dict[int, PythonStep] = {}
+    waiting: list[int] = []  # tensors can be dropped only by a step that runs in Python
+    for number, step in enumerate(program.steps):
+        waiting += map(operands.slot, dead[number])
+        if isinstance(step, Extern):
+            dropped = () if number in routes else tuple(waiting)
+            steps[number] = _python_step(step, operands, numbers, dropped)
+            waiting = waiting if number in routes else []
+    slots = []
+    for buffer in program.buffers.values():
+        named = buffer.role in ("output", "extern")
+        whole = operands.whole(buffer.name) if named else None
+        elements = numbers.add(_elements(buffer))
+        slots.append(Slot(buffer.name, dtype_of(buffer.dtype), buffer.role, elements, whole))
+    outputs = tuple(_output(value, operands, numbers) for value in program.outputs)
+    constants = {operands.slot(name): tensor for name, tensor in program.constants.items()}
+    return Blueprint(
+        inputs=tuple(
+            operands.slot(value) if isinstance(value, str) else -1 for value in program.inputs
+        ),
+        slots=tuple(slots),
+        operands=tuple(operands.table),
+        evaluate=numbers.function(numbers.symbols()),
+        arena=plan(program),
+        shims=tuple(shims),
+        steps=steps,
+        outputs=outputs,
+        constants=constants,
+        entry=ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p).value or 0,
+        library=library,
+    )
+
+
+def _python_step(
+    step: Extern, operands: Operands, numbers: Numbers, dead: tuple[int, ...]
+) -> PythonStep:
+    return PythonStep(
+        step.target,
+        tuple(lower_argument(value, operands.add, numbers.add) for value in step.args),
+        {
+            name: lower_argument(value, operands.add, numbers.add)
+            for name, value in step.kwargs.items()
+        },
+        tuple(None if name is None else operands.whole(name) for name in step.outs),
+        step.single,
+        dead,
+    )
+
+
+def _output(value: Any, operands: Operands, numbers: Numbers) -> tuple[str, Any]:
+    if isinstance(value, View):
+        return "tensor", operands.add(value)
+    if isinstance(value, SizeValue):
+        return "number", numbers.add(value.value)
+    return "value", value
+
+
+def _elements(buffer: Buffer) -> Size:
+    """How many elements of memory the layout spans."""
+    if any(size == 0 for size in buffer.shape):
+        return 0
+    total: Size = 1
+    for size, stride in zip(buffer.shape, buffer.stride, strict=True):
+        total = total + (size - 1) * stride
+    return plain(total if isinstance(total, int) else sympy.Max(total, 0))
+
+
+def _describe(program: Program, routes: Mapping[int, Route]) -> list[ExternInfo]:
+    return [
+        ExternInfo(
+            step.name,
+            str(step.target),
+            routes[number].shim.symbol if number in routes else "python",
+            step.origins,
+            step.rules,
+        )
+        for number, step in enumerate(program.steps)
+        if isinstance(step, Extern)
+    ]
+
+
+def _nests(program: Program) -> list[Nest]:
+    return [step for step in program.steps if isinstance(step, Nest)]
+
+
+def _find_dead(program: Program, uses: Sequence[KernelUse]) -> list[list[str]]:
+    """Per step, the inputs and extern results that nothing after it needs."""
+    last: dict[str, int] = {}
+    remaining = iter(uses)
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Nest):
+            names = next(remaining).buffers
+        else:
+            views = views_in((*step.args, *step.kwargs.values()))
+            kept = [name for name in step.outs if name is not None]
+            names = (*(view.buffer for view in views), *kept, *step.mutates)
+        last |= dict.fromkeys(names, number)
+    for view in views_in(program.outputs):
+        last.pop(view.buffer, None)
+    dead: list[list[str]] = [[] for _ in program.steps]
+    for name, number in last.items():
+        if program.buffers[name].role in ("extern", "input"):
+            dead[number].append(name)
+    return dead
+
+
+def _freed_by_entry(
+    program: Program,
+    routes: Mapping[int, Route],
+    dead: Sequence[Sequence[str]],
+    operands: Operands,
+) -> list[list[int]]:
+    """Per step, the slots of finished results that a shim call allocated."""
+    owned = {name for number in routes for name in cast(Extern, program.steps[number]).outs}
+    return [[operands.slot(name) for name in names if name in owned] for names in dead]
+
+
+def _symbol(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, integer=True)

@@ -1,0 +1,175 @@
+"""The text of one kernel while it is written: argument and value names, statements, scopes.
+
+Takes a nest, its buffers and the scalar entries; gives lines of C++. Names are handed out in
+the order of first use (`a0` buffers, `s0` symbols, `i0` parallel axes, `k0` reduced axes, `t0`
+values), so that equal nests of different layers give equal text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from ..engine.rule import ScalarEntry
+from ..lowering.index import Axis, Index, flatten
+from ..lowering.loops import Buffer, Nest, Scalar, Store
+from . import cpp_types
+from .cpp_index import IndexPrinter, print_size
+from .passes import Analysis, analyse
+from .scalars import find, rounds, spell
+
+# What ATen computes for these constant exponents of floats instead of a power.
+_POWERS = {
+    0.5: "eq_sqrt($x)",
+    2.0: "$x * $x",
+    3.0: "$x * $x * $x",
+    -0.5: "1 / eq_sqrt($x)",
+    -1.0: "1 / $x",
+    -2.0: "1 / ($x * $x)",
+}
+
+
+class SymbolNames(dict[str, str]):
+    """sympy symbol name -> argument name, given out at first use."""
+
+    def __missing__(self, name: str) -> str:
+        self[name] = given = f"s{len(self)}"
+        return given
+
+
+class Kernel:
+    """Writes statements for scalars and stores of one nest."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        buffers: Mapping[str, Buffer],
+        scalars: Mapping[str, ScalarEntry],
+    ) -> None:
+        self.nest = nest
+        self.buffers = buffers
+        self.scalars = scalars
+        self.analysis: Analysis = analyse(nest)
+        self.symbols = SymbolNames()
+        self.axes = _axis_names(nest)
+        self.printer = IndexPrinter(self.axes, self.symbols, self.name)
+        self.arguments = _argument_names(self.analysis, nest)
+        self.names: dict[int, str] = {}
+        self.lines: list[str] = []
+        self._depth = 1
+        self._values = 0
+
+    # ---- text ----
+
+    def write(self, line: str) -> None:
+        """One line; pragmas start at the margin."""
+        self.lines.append(line if line.startswith("#") else "  " * self._depth + line)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """`head { ... }` with names that end with it."""
+        self.write(f"{head} {{".lstrip())
+        self._depth += 1
+        outside = dict(self.names)
+        yield
+        self.names = outside
+        self._depth -= 1
+        self.write("}")
+
+    def fresh(self, letter: str = "t") -> str:
+        self._values += 1
+        return f"{letter}{self._values - 1}"
+
+    def size(self, axis: Axis) -> str:
+        return print_size(axis.size, self.symbols)
+
+    # ---- values ----
+
+    def name(self, scalar: Scalar) -> str:
+        """The name or literal of a value that is defined here."""
+        if scalar.op == "const":
+            return cpp_types.literal(scalar.value, scalar.dtype)
+        return self.names[id(scalar)]
+
+    def define(self, scalar: Scalar) -> None:
+        """Computes `scalar` into a new variable; its operands are defined."""
+        if scalar.op == "const" or id(scalar) in self.names:
+            return
+        name = self.fresh()
+        text = self.expression(scalar)
+        self.write(f"const {cpp_types.VALUE_TYPES[scalar.dtype]} {name} = {text};")
+        self.names[id(scalar)] = name
+
+    def expression(self, scalar: Scalar) -> str:
+        operands = [self.name(part) for part in scalar.args]
+        match scalar.op:
+            case "load":
+                return self._load(scalar, operands)
+            case "index":
+                return self.printer.index(scalar.index[0])
+            case "cast":
+                return cpp_types.cast(operands[0], scalar.args[0].dtype, scalar.dtype)
+        entry = find(self.scalars, scalar)
+        text = self._power(scalar, operands) or spell(entry.cpp, entry, scalar, operands)
+        if rounds(entry, scalar):
+            return cpp_types.rounded(f"({text})", scalar.dtype)
+        return text
+
+    def _power(self, scalar: Scalar, operands: Sequence[str]) -> str | None:
+        if scalar.op != "pow" or scalar.args[1].op != "const":
+            return None
+        if scalar.dtype not in cpp_types.FLOATS:
+            return None
+        special = _POWERS.get(float(scalar.args[1].value))
+        return special.replace("$x", operands[0]) if special else None
+
+    def _load(self, scalar: Scalar, operands: Sequence[str]) -> str:
+        word = cpp_types.load(scalar.dtype, self.place(scalar.buffer or "", scalar.index))
+        if not operands:
+            return word
+        return f"{operands[0]} ? {word} : {operands[1]}"
+
+    def place(self, buffer: str, index: tuple[Index, ...]) -> str:
+        """`a0[...]` for a logical index of a buffer."""
+        return f"{self.arguments[buffer]}[{self.printer.index(self.position(buffer, index))}]"
+
+    def position(self, buffer: str, index: tuple[Index, ...]) -> Index:
+        return flatten(index, self.buffers[buffer].stride)
+
+    def store(self, store: Store) -> None:
+        """Writes the statement of one store; its value and indices are defined."""
+        place = self.place(store.buffer, store.index)
+        dtype = self.buffers[store.buffer].dtype
+        value = cpp_types.cast(self.name(store.value), store.value.dtype, dtype)
+        if store.mode == "add":
+            sign = "|" if dtype == "bool" else "+"
+            value = cpp_types.rounded(f"({cpp_types.load(dtype, place)} {sign} {value})", dtype)
+        self.write(f"{place} = {cpp_types.stored(dtype, value)};")
+
+    # ---- signature ----
+
+    def signature(self) -> str:
+        """The parameter list: buffers in order of first use, then symbols."""
+        read = {s.buffer for s in self.analysis.order if s.op == "load"}
+        written = {store.buffer for store in self.nest.stores}
+        words = []
+        for buffer, name in self.arguments.items():
+            kind = cpp_types.MEMORY_TYPES[self.buffers[buffer].dtype]
+            # A buffer on both sides is reached through one pointer; restrict would still be
+            # true, but invites gcc to move its loads over its stores.
+            limit = "" if buffer in read and buffer in written else " __restrict"
+            words.append(f"{'' if buffer in written else 'const '}{kind}*{limit} {name}")
+        return ", ".join([*words, *(f"int64_t {name}" for name in self.symbols.values())])
+
+
+def _axis_names(nest: Nest) -> dict[Axis, str]:
+    """Canonical names; an axis of size one needs no loop and is written 0."""
+    names = {axis: f"i{place}" for place, axis in enumerate(nest.axes)}
+    names |= {axis: f"k{place}" for place, axis in enumerate(nest.raxes)}
+    return {axis: "0" if axis.size == 1 else name for axis, name in names.items()}
+
+
+def _argument_names(analysis: Analysis, nest: Nest) -> dict[str, str]:
+    used = [scalar.buffer for scalar in analysis.order if scalar.op == "load"]
+    used += [store.buffer for store in nest.stores]
+    return {name: f"a{place}" for place, name in enumerate(dict.fromkeys(n for n in used if n))}

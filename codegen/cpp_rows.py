@@ -1,0 +1,247 @@
+"""Writes point and row nests: outer loops, then one loop over the inner axes per pass.
+
+Takes a `Kernel` and a `LoopPlan` of shape "point" or "row"; writes the body of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from ..lowering.index import Index, as_index
+from ..lowering.loops import Scalar, Store
+from . import cpp_types
+from .cpp_kernel import Kernel
+from .cpp_passes import Pass, plan_passes, row_type
+from .cpp_plan import CHUNKS, STRETCH, Loop, LoopPlan
+from .cpp_reduce import Accumulator, accumulator
+
+
+class RowWriter:
+    """One kernel whose innermost loop walks the reduced axes (or the vector axis)."""
+
+    def __init__(self, kernel: Kernel, plan: LoopPlan) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.passes = plan_passes(kernel, plan)
+        self.rows: dict[int, str] = {}
+        self.row_size = "1"
+
+    def write(self) -> None:
+        """The whole body."""
+        with ExitStack() as loops:
+            self._define_at(0)
+            if self.plan.parallel:
+                self.kernel.write(self.plan.parallel)
+            for depth, loop in enumerate(self.plan.outer, 1):
+                loops.enter_context(self.kernel.block(loop.head))
+                if depth >= self.plan.collapse:
+                    self._define_at(depth)
+            self.declare_rows()
+            for step in self.passes:
+                self.write_pass(step)
+
+    # ---- values that leave the loops ----
+
+    def _define_at(self, depth: int) -> None:
+        """Values that stay the same within the loops beneath `depth`."""
+        for scalar in self.kernel.analysis.order:
+            if self._hoisted(scalar) and self._depth_of(scalar) == depth:
+                self.kernel.define(scalar)
+
+    def _hoisted(self, scalar: Scalar) -> bool:
+        analysis = self.kernel.analysis
+        steady = not analysis.varies[id(scalar)] & self.plan.inside
+        return steady and scalar.op != "reduce" and analysis.level[id(scalar)] == 0
+
+    def _depth_of(self, scalar: Scalar) -> int:
+        axes = self.kernel.analysis.varies[id(scalar)]
+        deepest = [d for d, loop in enumerate(self.plan.outer, 1) if loop.axis in axes]
+        return max([self.plan.collapse, *deepest]) if deepest else 0
+
+    # ---- row buffers ----
+
+    def declare_rows(self) -> None:
+        sizes = [int(loop.stop) for loop in self.plan.inner if self._kept()]
+        total = self.plan.width if self.plan.lanes is not None else 1
+        for size in sizes:
+            total *= size
+        for scalar in self._kept():
+            name = self.kernel.fresh("row")
+            self.rows[id(scalar)] = name
+            self.kernel.write(f"alignas(64) {row_type(scalar)} {name}[{total}];")
+
+    def _kept(self) -> list[Scalar]:
+        return [scalar for step in self.passes for scalar in step.kept]
+
+    def row_place(self, scalar: Scalar) -> str:
+        return f"{self.rows[id(scalar)]}[{self.kernel.printer.index(self.flat_inner())}]"
+
+    def flat_inner(self) -> Index:
+        """The position within the row, row-major over the inner loops."""
+        total = Index()
+        for loop in self.plan.inner:
+            if loop.axis is not None:
+                total = total * loop.axis.size + as_index(loop.axis)
+        return total
+
+    # ---- one pass ----
+
+    def write_pass(self, step: Pass) -> None:
+        kernel = self.kernel
+        for scalar in step.steady:
+            kernel.define(scalar)
+        for store in step.outer_stores:
+            kernel.store(store)
+        if not step.loops:
+            return
+        found = [accumulator(s, kernel.fresh("r"), self._stretches()) for s in step.reductions]
+        if self.plan.split:
+            self._write_split(step, found)
+        else:
+            self.declare(found)
+            self._write_loops(step, found, self.plan.inner)
+        for item in found:
+            self._finish(item)
+
+    def _stretches(self) -> bool:
+        loops = self.plan.inner
+        if not loops or loops[-1].axis is None:
+            return False
+        size = loops[-1].axis.size
+        return (
+            len(loops) > 1 or not isinstance(size, int) or size > STRETCH or bool(self.plan.split)
+        )
+
+    def declare(self, found: Sequence[Accumulator], part: bool = False) -> None:
+        for item in found:
+            if part and not item.wide:
+                continue
+            name = item.part if part else item.name
+            self.kernel.write(f"{item.type(part)} {name} = {item.init};")
+            if item.is_arg:
+                self.kernel.write(f"int64_t {name}_at = -1;")
+
+    def _finish(self, item: Accumulator) -> None:
+        kernel = self.kernel
+        name = kernel.fresh()
+        kind = cpp_types.VALUE_TYPES[item.scalar.dtype]
+        kernel.write(f"const {kind} {name} = {item.finish(item.name, item.name + '_at')};")
+        kernel.names[id(item.scalar)] = name
+
+    def _write_split(self, step: Pass, found: Sequence[Accumulator]) -> None:
+        """Chunks of the outermost inner loop on all threads; their results joined in order."""
+        kernel, first = self.kernel, self.plan.inner[0]
+        for item in found:
+            kernel.write(f"{item.type()} {item.name}_parts[{CHUNKS}];")
+            if item.is_arg:
+                kernel.write(f"int64_t {item.name}_parts_at[{CHUNKS}];")
+        kernel.write(self.plan.split)
+        with kernel.block(f"for (int64_t chunk = 0; chunk < {CHUNKS}; chunk++)"):
+            kernel.write(f"const int64_t low = {first.stop} * chunk / {CHUNKS};")
+            kernel.write(f"const int64_t high = {first.stop} * (chunk + 1) / {CHUNKS};")
+            self.declare(found)
+            piece = Loop(first.var, "low", "high", 1, first.axis)
+            self._write_loops(step, found, (piece, *self.plan.inner[1:]))
+            for item in found:
+                kernel.write(f"{item.name}_parts[chunk] = {item.name};")
+                if item.is_arg:
+                    kernel.write(f"{item.name}_parts_at[chunk] = {item.name}_at;")
+        if not found:
+            return
+        self.declare(found)
+        with kernel.block(f"for (int64_t chunk = 0; chunk < {CHUNKS}; chunk++)"):
+            for item in found:
+                self._merge(item, f"{item.name}_parts[chunk]", f"{item.name}_parts_at[chunk]")
+
+    def _merge(self, item: Accumulator, value: str, position: str) -> None:
+        """Takes the finished `value` of a later stretch into the running one."""
+        write, name = self.kernel.write, item.name
+        if item.is_arg:
+            test = f"({position} >= 0) & ({item.better(name, value, name + '_at')})"
+            with self.kernel.block(f"if ({test})"):
+                write(f"{name} = {value};")
+                write(f"{name}_at = {position};")
+        elif item.kind in ("any", "all"):
+            write(f"{name} = {name} {'|' if item.kind == 'any' else '&'} {value};")
+        else:
+            write(f"{name} = {item.update(name, value)};")
+
+    # ---- the inner loops ----
+
+    def _write_loops(
+        self, step: Pass, found: Sequence[Accumulator], loops: tuple[Loop, ...]
+    ) -> None:
+        kernel = self.kernel
+        if not loops:
+            with kernel.block(""):
+                self._write_point(step, found)
+            return
+        with ExitStack() as outside:
+            for loop in loops[:-1]:
+                outside.enter_context(kernel.block(loop.head))
+            last = loops[-1]
+            wide = [item for item in found if item.wide]
+            if wide:
+                last = self._open_stretch(outside, last)
+                self.declare(wide, part=True)
+            self._vectorise(found)
+            with kernel.block(last.head):
+                self._write_point(step, found)
+            for item in wide:
+                self._merge(item, item.part, "")
+
+    def _open_stretch(self, outside: ExitStack, loop: Loop) -> Loop:
+        """Cuts a long innermost loop into stretches; gives the loop over one."""
+        size = loop.axis.size if loop.axis is not None else None
+        if isinstance(size, int) and size <= STRETCH:
+            return loop
+        name = f"{loop.var}_from"
+        outside.enter_context(self.kernel.block(Loop(name, loop.start, loop.stop, STRETCH).head))
+        stop = f"{name} + {STRETCH} < {loop.stop} ? {name} + {STRETCH} : {loop.stop}"
+        self.kernel.write(f"const int64_t {loop.var}_to = {stop};")
+        return Loop(loop.var, name, f"{loop.var}_to", 1, loop.axis)
+
+    def _vectorise(self, found: Sequence[Accumulator]) -> None:
+        if self.plan.simd and not any(item.is_arg for item in found):
+            clauses = "".join(f" {item.clause}" for item in found)
+            self.kernel.write(f"#pragma omp simd{clauses}")
+
+    def _write_point(self, step: Pass, found: Sequence[Accumulator]) -> None:
+        self.write_values(step, self.row_place)
+        for item in found:
+            value = self.kernel.name(item.scalar.args[0])
+            if item.is_arg:
+                self._update_arg(item, value)
+            else:
+                self.kernel.write(f"{item.part} = {item.update(item.part, value)};")
+        self.write_stores(step.inner_stores)
+
+    def write_values(self, step: Pass, place: Callable[[Scalar], str]) -> None:
+        """Everything that varies within the pass, kept rows included."""
+        kernel = self.kernel
+        for scalar in step.reread:
+            name = kernel.fresh()
+            kind = cpp_types.VALUE_TYPES[scalar.dtype]
+            kernel.write(f"const {kind} {name} = {place(scalar)};")
+            kernel.names[id(scalar)] = name
+        for scalar in step.varying:
+            kernel.define(scalar)
+        for scalar in step.kept:
+            kernel.write(f"{place(scalar)} = {kernel.name(scalar)};")
+
+    def write_stores(self, stores: Sequence[Store]) -> None:
+        for store in stores:
+            self.kernel.store(store)
+
+    def flat_reduced(self) -> str:
+        """The position an arg-reduction reports: row-major over the reduced axes."""
+        total = Index()
+        for axis in self.kernel.nest.raxes:
+            total = total * axis.size + as_index(axis)
+        return self.kernel.printer.index(total)
+
+    def _update_arg(self, item: Accumulator, value: str) -> None:
+        with self.kernel.block(f"if ({item.better(item.name, value, item.name + '_at')})"):
+            self.kernel.write(f"{item.name} = {value};")
+            self.kernel.write(f"{item.name}_at = {self.flat_reduced()};")

@@ -1,0 +1,173 @@
+// Bits, half floats, extremes, integers and the division family for the C++ kernels.
+// Half floats live in `float` variables that hold representable values.
+#pragma once
+#include <stdint.h>
+
+#define EQ_INLINE static inline __attribute__((always_inline))
+#define EQ_INF __builtin_inff()
+#define EQ_NAN __builtin_nanf("")
+
+#ifdef __FP_FAST_FMAF
+EQ_INLINE float eq_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#else
+EQ_INLINE float eq_fma(float a, float b, float c) { return a * b + c; }
+#endif
+#ifdef __FP_FAST_FMA
+EQ_INLINE double eq_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+EQ_INLINE double eq_fma(double a, double b, double c) { return a * b + c; }
+#endif
+
+EQ_INLINE uint32_t eq_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+EQ_INLINE float eq_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+EQ_INLINE uint64_t eq_bits(double x) { return __builtin_bit_cast(uint64_t, x); }
+EQ_INLINE double eq_double(uint64_t bits) { return __builtin_bit_cast(double, bits); }
+EQ_INLINE float eq_abs(float x) { return __builtin_fabsf(x); }
+EQ_INLINE double eq_abs(double x) { return __builtin_fabs(x); }
+EQ_INLINE float eq_copysign(float x, float y) { return __builtin_copysignf(x, y); }
+EQ_INLINE double eq_copysign(double x, double y) { return __builtin_copysign(x, y); }
+EQ_INLINE bool eq_signbit(float x) { return (eq_bits(x) >> 31) != 0; }
+EQ_INLINE bool eq_signbit(double x) { return (eq_bits(x) >> 63) != 0; }
+EQ_INLINE bool eq_isinf(float x) { return eq_abs(x) == EQ_INF; }
+EQ_INLINE bool eq_isinf(double x) { return eq_abs(x) == (double)EQ_INF; }
+
+// ---- half floats: values are floats, memory is 16 bits ----
+
+EQ_INLINE float eq_from_bf16(uint16_t bits) { return eq_float((uint32_t)bits << 16); }
+
+EQ_INLINE float eq_round_bf16(float x) {
+  uint32_t u = eq_bits(x);
+  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return eq_float(x != x ? 0x7fc00000u : rounded);
+}
+
+EQ_INLINE uint16_t eq_to_bf16(float x) {  // x is representable
+  return (uint16_t)(eq_bits(x) >> 16);
+}
+
+
+EQ_INLINE float eq_from_f16(uint16_t half) {
+  // The exponent is rebased by a multiplication, which also normalises denormals.
+  uint32_t magnitude = ((uint32_t)half & 0x7fffu) << 13;
+  float value = eq_float(magnitude) * eq_float(0x77800000u);  // 2**112
+  uint32_t special = eq_bits(value) | 0x7f800000u;
+  uint32_t bits = magnitude >= 0x0f800000u ? special : eq_bits(value);
+  return eq_float(bits | (((uint32_t)half & 0x8000u) << 16));
+}
+
+EQ_INLINE uint16_t eq_to_f16(float x) {  // round to nearest even
+  uint32_t sign = (eq_bits(x) >> 16) & 0x8000u;
+  float a = eq_abs(x);
+  // Denormal halves: adding 0.5 leaves the rounded 10 bits at the bottom of the mantissa.
+  uint32_t small = eq_bits(a + 0.5f) - 0x3f000000u;
+  uint32_t u = eq_bits(a);
+  uint32_t normal = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13;
+  uint32_t result = a < 6.103515625e-05f ? small : normal;
+  result = a >= 65520.0f ? 0x7c00u : result;
+  result = a != a ? 0x7e00u : result;
+  return (uint16_t)(result | sign);
+}
+
+EQ_INLINE float eq_round_f16(float x) { return eq_from_f16(eq_to_f16(x)); }
+
+// ---- minimum, maximum: nan wins ----
+
+template <class T>
+EQ_INLINE T eq_max(T a, T b) {
+  return (a > b) | (a != a) ? a : b;
+}
+template <class T>
+EQ_INLINE T eq_min(T a, T b) {
+  return (a < b) | (a != a) ? a : b;
+}
+template <class T>  // the number wins over nan
+EQ_INLINE T eq_fmax(T a, T b) {
+  return (a >= b) | (b != b) ? a : b;
+}
+template <class T>
+EQ_INLINE T eq_fmin(T a, T b) {
+  return (a <= b) | (b != b) ? a : b;
+}
+
+#pragma omp declare reduction(nanmax : float : omp_out = eq_max(omp_out, omp_in)) \
+    initializer(omp_priv = -EQ_INF)
+#pragma omp declare reduction(nanmin : float : omp_out = eq_min(omp_out, omp_in)) \
+    initializer(omp_priv = EQ_INF)
+#pragma omp declare reduction(nanmax : double : omp_out = eq_max(omp_out, omp_in)) \
+    initializer(omp_priv = -(double)EQ_INF)
+#pragma omp declare reduction(nanmin : double : omp_out = eq_min(omp_out, omp_in)) \
+    initializer(omp_priv = (double)EQ_INF)
+
+// ---- integers ----
+
+template <class T>
+EQ_INLINE T eq_shift_left(T a, T b) {
+  bool outside = (b < 0) | (b >= (T)(sizeof(T) * 8));
+  return outside ? (T)0 : (T)((uint64_t)a << (outside ? 0 : (uint64_t)b));
+}
+template <class T>
+EQ_INLINE T eq_shift_right(T a, T b) {
+  const T most = (T)(sizeof(T) * 8 - ((T)-1 < (T)0));
+  bool outside = (b < 0) | (b >= most);
+  return (T)(a >> (outside ? most - (most == (T)(sizeof(T) * 8)) : b) >>
+             (outside & (most == (T)(sizeof(T) * 8))));
+}
+template <class T>
+EQ_INLINE T eq_floor_div_int(T a, T b) {
+  T q = (T)(a / b);
+  T r = (T)(a - q * b);
+  return (T)(q - (T)((r != 0) & ((r < 0) != (b < 0))));
+}
+template <class T>
+EQ_INLINE T eq_remainder_int(T a, T b) {
+  T r = (T)(a % b);
+  return (T)(r + (((r != 0) & ((r < 0) != (b < 0))) ? b : (T)0));
+}
+template <class T>
+EQ_INLINE T eq_pow_int(T base, T exponent) {
+  if (exponent < 0) {
+    if (base == 1) return 1;
+    if (base == (T)-1) return (exponent & 1) ? (T)-1 : (T)1;
+    return 0;
+  }
+  uint64_t result = 1, square = (uint64_t)base;
+  for (uint64_t left = (uint64_t)exponent; left; left >>= 1) {
+    if (left & 1) result *= square;
+    square *= square;
+  }
+  return (T)result;
+}
+template <class T>
+EQ_INLINE T eq_gcd(T a, T b) {
+  a = a < 0 ? (T)-a : a;
+  b = b < 0 ? (T)-b : b;
+  while (a != 0) {
+    T rest = (T)(b % a);
+    b = a;
+    a = rest;
+  }
+  return b;
+}
+
+// ---- float division family, as eager computes it ----
+
+EQ_INLINE float eq_fmod(float a, float b) { return __builtin_fmodf(a, b); }
+EQ_INLINE double eq_fmod(double a, double b) { return __builtin_fmod(a, b); }
+EQ_INLINE float eq_floor(float x) { return __builtin_floorf(x); }
+EQ_INLINE double eq_floor(double x) { return __builtin_floor(x); }
+
+template <class T>
+EQ_INLINE T eq_remainder(T a, T b) {
+  T r = eq_fmod(a, b);
+  return (r != 0) & ((r < 0) != (b < 0)) ? r + b : r;
+}
+template <class T>
+EQ_INLINE T eq_floor_div(T a, T b) {
+  T r = eq_fmod(a, b);
+  T q = (a - r) / b;
+  q = (r != 0) & ((b < 0) != (r < 0)) ? q - 1 : q;
+  T whole = eq_floor(q);
+  whole = q - whole > (T)0.5 ? whole + 1 : whole;
+  T zero = eq_copysign((T)0, a / b);
+  return b == 0 ? a / b : (q != 0 ? whole : zero);
+}

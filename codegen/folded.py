@@ -1,0 +1,87 @@
+"""Runs a graph whose expressions of parameters were folded, and keeps them true.
+
+Takes the two halves that `lowering.fold` made; gives a boxed callable. Each call compares
+the watched parameters with the last time: identity of memory, version counter, and a
+fingerprint of the bytes, because `parameter.data.mul_()` changes neither of the first two.
+The fingerprint covers small tensors whole and samples large ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..lowering.fold import Split
+from .build import build_extension
+
+# Parameter sets kept per graph: instances of one module class share compiled code.
+_KEPT = 4
+
+
+class FoldedGraph:
+    """Boxed: takes the list of graph inputs, appends the folded tensors, runs `main`."""
+
+    _boxed_call = True
+
+    def __init__(self, split: Split, main: Callable[[list[Any]], list[Any]]) -> None:
+        self._constants = split.constants
+        self._watched = split.watched
+        self._main = main
+        self._known: OrderedDict[tuple[Any, ...], list[torch.Tensor]] = OrderedDict()
+        self._fingerprint = Fingerprint(len(split.watched))
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        parameters = [inputs[index] for index in self._watched]
+        key = self._key(parameters)
+        values = self._known.get(key)
+        if values is None:
+            values = self._refold(key, parameters)
+        inputs.extend(values)
+        return self._main(inputs)
+
+    def _key(self, parameters: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        pointers = [tensor.data_ptr() for tensor in parameters]
+        versions = [0 if tensor.is_inference() else tensor._version for tensor in parameters]
+        return (*pointers, *versions, self._fingerprint(pointers, parameters))
+
+    def _refold(
+        self, key: tuple[Any, ...], parameters: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        with torch.no_grad():
+            values = [value.detach() for value in self._constants(*parameters)]
+        self._known[key] = values
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return values
+
+
+class Fingerprint:
+    """A 64-bit hash of the bytes of `count` tensors (those that are contiguous)."""
+
+    def __init__(self, count: int) -> None:
+        self._library = _library()
+        self._pointers = (ctypes.c_void_p * count)()
+        self._sizes = (ctypes.c_int64 * count)()
+        self._library.eqsat_fingerprint.restype = ctypes.c_uint64
+
+    def __call__(self, pointers: Sequence[int], tensors: Sequence[torch.Tensor]) -> int:
+        self._pointers[:] = pointers
+        self._sizes[:] = [
+            tensor.numel() * tensor.element_size() if tensor.is_contiguous() else 0
+            for tensor in tensors
+        ]
+        return int(
+            self._library.eqsat_fingerprint(self._pointers, self._sizes, len(self._pointers))
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    source = Path(__file__).with_name("fingerprint.c")
+    return ctypes.CDLL(str(build_extension(source, ["-O2", "-fPIC"])))

@@ -1,0 +1,112 @@
+"""Kernels of a program: emitted, named, deduplicated and laid out in translation units.
+
+Takes nests; gives one `Kernel` per distinct text. A kernel's name comes from its text alone,
+so that equal kernels of different graphs share compiled objects; the comment above it (nodes
+and rules of every nest that uses it) is shown and saved but is no part of any cache key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from ..lowering.loops import Buffer, Nest, scalars
+from .build import Unit
+from .cache import digest
+from .cpp import emit_nest
+
+KERNELS_PER_UNIT = 25
+_PLUMBING = frozenset({"load", "const", "index", "cast", "reduce"})
+_PRELUDE = '#include "eqsat_math.h"\n'
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`uses` counts the nests that call it."""
+
+    name: str
+    text: str
+    origins: tuple[str, ...]
+    rules: tuple[str, ...]
+    uses: int = 1
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """How one nest calls its kernel: buffer names and symbol names in call order."""
+
+    kernel: str
+    buffers: tuple[str, ...]
+    symbols: tuple[str, ...]
+
+
+def emit_kernels(
+    nests: Sequence[Nest], buffers: Mapping[str, Buffer], table: Mapping[str, Any]
+) -> tuple[list[Kernel], list[KernelUse]]:
+    """Distinct kernels in order of first use, and one `KernelUse` per nest."""
+    kernels: dict[str, Kernel] = {}
+    uses: list[KernelUse] = []
+    for nest in nests:
+        emitted = emit_nest(nest, buffers, table)
+        found = kernels.get(emitted.text)
+        if found is None:
+            name = f"k_{digest(emitted.text)[:8]}_{_label(nest)}"
+            text = emitted.text.replace("@NAME@", name)
+            found = Kernel(name, text, nest.origins, nest.rules)
+        else:
+            found = replace(
+                found,
+                origins=_joined(found.origins, nest.origins),
+                rules=_joined(found.rules, nest.rules),
+                uses=found.uses + 1,
+            )
+        kernels[emitted.text] = found
+        uses.append(KernelUse(found.name, tuple(emitted.args), tuple(emitted.symbols)))
+    return list(kernels.values()), uses
+
+
+def make_units(kernels: Sequence[Kernel], cores: int) -> list[Unit]:
+    """Translation units of about equal size. Kernels are sorted by name, so that the same
+    set of kernels always makes the same units."""
+    if not kernels:
+        return []
+    ordered = sorted(kernels, key=lambda kernel: kernel.name)
+    count = max(1, min(cores, ceil(len(ordered) / KERNELS_PER_UNIT)))
+    size = ceil(len(ordered) / count)
+    pieces = [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    return [
+        Unit(
+            _PRELUDE + "".join(_definition(kernel) for kernel in piece),
+            _PRELUDE + "".join(_comment(kernel) + _definition(kernel) for kernel in piece),
+        )
+        for piece in pieces
+    ]
+
+
+def _definition(kernel: Kernel) -> str:
+    return f'extern "C" {{\n{kernel.text.strip()}\n}}\n'
+
+
+def _comment(kernel: Kernel) -> str:
+    lines = [f"nodes: {', '.join(kernel.origins)}", *(f"rule: {rule}" for rule in kernel.rules)]
+    if kernel.uses > 1:
+        lines.append(f"called {kernel.uses} times")
+    # A comment must not swallow code: no line breaks, no trailing backslash.
+    return "\n" + "".join(f"// {' '.join(line.split())}.\n" for line in lines)
+
+
+def _label(nest: Nest) -> str:
+    """A few words for what the nest computes: its reductions and last scalar ops."""
+    words: list[str] = []
+    for scalar in reversed(scalars(nest)):
+        word = str(scalar.value) if scalar.op == "reduce" else scalar.op
+        if (scalar.op == "reduce" or scalar.op not in _PLUMBING) and word not in words:
+            words.append(word)
+    kept = words[:3]
+    return "_".join(reversed(kept)) or "copy"
+
+
+def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

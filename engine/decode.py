@@ -1,0 +1,498 @@
+"""The chosen nodes of an e-graph as an FX graph.
+
+Takes an `Encoding` and a node per class; gives a fresh GraphModule with the placeholders,
+the output structure and the opaque nodes of the original, in their order. What users and
+opaque ops see keeps its strides, and outputs share memory where, and only where, they did.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.node import map_arg
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+from .egraph import LEAF
+from .encode import Encoding, value_of
+from .metadata import SYMBOLIC, meta_key
+from .world import EvaluateError
+
+COPIED_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node")
+_COPIED = (*COPIED_META, "seq_nr", "partitioner_tag", "recompute", "ac_graph_id")
+
+
+class DecodeError(Exception):
+    """A choice that cannot be written as a graph; the text says why."""
+
+
+def decode(
+    encoding: Encoding, chosen: Mapping[int, int], rules: Callable[[int], tuple[str, ...]]
+) -> fx.GraphModule:
+    """The graph of `chosen` (class to node). `rules` names the rules behind a node, as
+    "path:line name". Raises DecodeError or EvaluateError."""
+    return _Decoder(encoding, chosen, rules).run()
+
+
+def is_mutation(node: fx.Node) -> bool:
+    """Whether an FX node writes into one of its arguments."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable
+    return "mutation" in str(target)
+
+
+class _Decoder:
+    def __init__(
+        self,
+        encoding: Encoding,
+        chosen: Mapping[int, int],
+        rules: Callable[[int], tuple[str, ...]],
+    ) -> None:
+        self.encoding = encoding
+        self.graph = encoding.graph
+        self.metadata = encoding.graph.metadata
+        self.chosen = chosen
+        self.rules = rules
+        self.new = fx.Graph()
+        self.env: dict[fx.Node, fx.Node] = {}  # originals that are kept as they are
+        self.made: dict[int, fx.Node] = {}  # classes
+        self.faithful: dict[fx.Node, fx.Node] = {}
+        self.sizes: dict[Any, fx.Node] = {}
+        self.key = "val"
+        self.opaque = set(encoding.opaque)
+        self.sink: list[fx.Node] = []
+
+    def run(self) -> fx.GraphModule:
+        nodes = list(self.encoding.gm.graph.nodes)
+        if any("example_value" in node.meta and "val" not in node.meta for node in nodes):
+            self.key = "example_value"
+        for node in nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self.env[node] = self.new.node_copy(node)
+                self._note_sizes(node)
+        written = False
+        for node in nodes:
+            if node in self.opaque:
+                if not written and is_mutation(node):
+                    written = True
+                    self._settle()
+                self._opaque(node)
+            elif node.op == "output":
+                self._output(node)
+            elif node in self.encoding.classes:
+                owner = self.graph.find(self.encoding.classes[node])
+                if owner in self.chosen:
+                    self._class(owner)
+        gm = fx.GraphModule(self.encoding.gm, self.new)
+        gm.meta = dict(self.encoding.gm.meta)
+        gm.graph.eliminate_dead_code(lambda node: self._must_stay(node))
+        gm.graph.lint()
+        gm.recompile()
+        return gm
+
+    def _must_stay(self, node: fx.Node) -> bool:
+        return node.op in ("placeholder", "output") or node in self.sink
+
+    def _settle(self) -> None:
+        """Makes every class before the first write, so that none reads what was written."""
+        for owner in sorted(self.chosen):
+            self._class(owner)
+
+    # Sizes
+
+    def _note_sizes(self, node: fx.Node) -> None:
+        value = value_of(node)
+        if isinstance(value, SYMBOLIC):
+            self.sizes.setdefault(value.node.expr, self.env[node])
+
+    def _size(self, value: Any) -> Any:
+        """A number for the new graph: an int, or the node that computes an expression."""
+        expr = value.node.expr
+        if expr.is_Integer:
+            return int(expr)
+        if expr not in self.sizes:
+            self.sizes[expr] = self._make_size(expr)
+        return self.sizes[expr]
+
+    def _make_size(self, expr: Any) -> fx.Node:
+        found = self._read_size(expr)
+        if found is not None:
+            return found
+        if isinstance(expr, sympy.Symbol):
+            raise DecodeError(f"nothing in the graph gives the size {expr}")
+        tracer = fx.proxy.GraphAppendingTracer(self.new)
+        values = {}
+        for symbol in sorted(expr.free_symbols, key=str):
+            if symbol not in self.sizes:
+                self.sizes[symbol] = self._make_size(symbol)
+            values[symbol] = fx.Proxy(self.sizes[symbol], tracer)
+        last = next(reversed(self.new.nodes), None)
+        result = sympy_interp(PythonReferenceAnalysis, values, expr)
+        self._value_new(last)
+        if not isinstance(result, fx.Proxy):
+            raise DecodeError(f"the size {expr} is not an expression of sizes in the graph")
+        return result.node
+
+    def _value_new(self, last: fx.Node | None) -> None:
+        """Gives the nodes after `last` their (symbolic) values."""
+        nodes = list(self.new.nodes)
+        start = nodes.index(last) + 1 if last is not None else 0
+        for node in nodes[start:]:
+            args = map_arg(node.args, lambda arg: arg.meta[self.key])
+            node.meta[self.key] = node.target(*args, **node.kwargs)  # type: ignore[operator]
+
+    def _read_size(self, expr: Any) -> fx.Node | None:
+        """A dim of a graph input that has this size."""
+        for node in self.encoding.gm.graph.nodes:
+            value = value_of(node) if node.op == "placeholder" else None
+            if not isinstance(value, torch.Tensor):
+                continue
+            for dim, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr == expr:
+                    made = self.new.call_function(
+                        torch.ops.aten.sym_size.int, (self.env[node], dim)
+                    )
+                    made.meta[self.key] = size
+                    return made
+        return None
+
+    # Classes
+
+    def _class(self, owner: int) -> fx.Node:
+        """The new node of a class; makes what it needs first, without recursion."""
+        stack = [owner]
+        while stack:
+            current = stack[-1]
+            if current in self.made:
+                stack.pop()
+                continue
+            node = self.chosen.get(current)
+            if node is None:
+                raise DecodeError(f"no node was chosen for e{current}")
+            missing = [child for child in self._needs(node) if child not in self.made]
+            if missing:
+                if len(stack) > len(self.graph):
+                    raise DecodeError("the choice has a cycle")
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            self.made[current] = self._leaf(node) if self.graph.kind[node] == LEAF else self._call(
+                current, node
+            )
+        return self.made[owner]
+
+    def _needs(self, node: int) -> list[int]:
+        source = self.graph.source[node]
+        if self.graph.kind[node] != LEAF:
+            return list(dict.fromkeys(self.graph.children(node)))
+        return [] if source is None or source in self.env else self.opaque_needs(source)
+
+    def opaque_needs(self, source: fx.Node) -> list[int]:
+        """The classes that an opaque node needs: its operands, and its predecessor."""
+        needs = [self.encoding.classes[a] for a in source.all_input_nodes if self._is_class(a)]
+        place = self.encoding.opaque.index(source)
+        if place:
+            needs.append(self.encoding.classes[self.encoding.opaque[place - 1]])
+        return [self.graph.find(need) for need in needs]
+
+    def _is_class(self, node: fx.Node) -> bool:
+        return node in self.encoding.classes and node not in self.env
+
+    def _leaf(self, node: int) -> fx.Node:
+        source = self.graph.source[node]
+        if source is None:
+            raise DecodeError(f"e{node} has no origin")
+        return self.env[source] if source in self.env else self._opaque(source)
+
+    def _opaque(self, source: fx.Node) -> fx.Node:
+        """A node that is copied as it is, after its predecessors in order."""
+        if source in self.env:
+            return self.env[source]
+        for before in self.encoding.opaque:
+            if before is source:
+                break
+            if before not in self.env:
+                self._opaque_now(before)
+        return self._opaque_now(source)
+
+    def _opaque_now(self, source: fx.Node) -> fx.Node:
+        exact = not (is_mutation(source) and "copy_" in str(source.target))
+        mapped = {arg: self._operand(arg, exact) for arg in source.all_input_nodes}
+        copied = self.new.node_copy(source, lambda arg: mapped[arg])
+        self.env[source] = copied
+        self.sink.append(copied)
+        self._note_sizes(source)
+        return copied
+
+    def _operand(self, node: fx.Node, exact: bool) -> Any:
+        if node in self.env:
+            return self.env[node]
+        value = value_of(node)
+        if isinstance(value, SYMBOLIC):
+            return self._size(value)
+        return self._faithful(node) if exact else self._class(self._owner(node))
+
+    def _owner(self, node: fx.Node) -> int:
+        return self.graph.find(self.encoding.classes[node])
+
+    def _call(self, owner: int, node: int) -> fx.Node:
+        graph = self.graph
+        constructor = graph.constructors[graph.kind[node]]
+        values: list[Any] = [
+            self.made[graph.find(item)] if column == "t" else graph.constants.value(item)
+            for column, item in zip(constructor.columns, graph.args[node], strict=True)
+        ]
+        target, args, kwargs = self.metadata.table.call(constructor.op, constructor.split(values))
+        made = self._emit(target, args, kwargs)
+        source = graph.source[node]
+        value = None
+        if source is not None and self._same_arguments(source, made):
+            value = value_of(source)
+        if value is None:
+            value = self._cached_value(node, made)
+        made.meta[self.key] = self._run(made) if value is None else value
+        origin = source or graph.source[owner]
+        self._describe(made, origin, node)
+        return made
+
+    def _emit(self, target: Any, args: Any, kwargs: Any) -> fx.Node:
+        """A call node; symbolic sizes in its arguments become the nodes that compute them."""
+        args, kwargs = self._with_sizes(args), self._with_sizes(kwargs)
+        if isinstance(target, str):
+            return self.new.call_method(target, args, kwargs)
+        return self.new.call_function(target, args, kwargs)
+
+    def _with_sizes(self, value: Any) -> Any:
+        if isinstance(value, SYMBOLIC):
+            return self._size(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._with_sizes(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._with_sizes(item) for key, item in value.items()}
+        return value
+
+    def _same_arguments(self, source: fx.Node, made: fx.Node) -> bool:
+        """Whether a node reads the very values that its original reads."""
+        old, new = source.all_input_nodes, made.all_input_nodes
+        return len(old) == len(new) and all(
+            value_of(a) is b.meta.get(self.key) for a, b in zip(old, new, strict=True)
+        )
+
+    def _cached_value(self, node: int, made: fx.Node) -> Any:
+        """A fresh fake tensor from metadata that is known already; None for what may share
+        memory with an argument, or has symbolic sizes."""
+        target = made.target
+        if not isinstance(target, torch._ops.OpOverload) or may_alias(target):
+            return None
+        graph, metadata = self.graph, self.metadata
+        constructor = graph.constructors[graph.kind[node]]
+        row = [
+            metadata.intern(self.made[graph.find(item)].meta[self.key]) if column == "t" else item
+            for column, item in zip(constructor.columns, graph.args[node], strict=True)
+        ]
+
+        def args() -> list[Any]:
+            return constructor.split(
+                [
+                    metadata.values[item] if column == "t" else graph.constants.value(item)
+                    for column, item in zip(constructor.columns, row, strict=True)
+                ]
+            )
+
+        known = metadata.call(constructor.op, (constructor.index, *row), args)
+        return self._fresh(metadata.values[known])
+
+    def _fresh(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return None
+        size, stride = tuple(value.shape), tuple(value.stride())
+        if not all(isinstance(number, int) for number in (*size, *stride)):
+            return None
+        memory = torch.empty_strided(size, stride, dtype=value.dtype, device="meta")
+        return FakeTensor(self.metadata.mode, memory, value.device)
+
+    def _run(self, made: fx.Node) -> Any:
+        def value(arg: fx.Node) -> Any:
+            return arg.meta[self.key]
+
+        target = made.target
+        args, kwargs = map_arg(made.args, value), map_arg(made.kwargs, value)
+        if isinstance(target, str):
+            target = getattr(torch.Tensor, target)
+        return self.metadata.apply(target, args, kwargs)  # type: ignore[arg-type]
+
+    def _describe(self, made: fx.Node, origin: fx.Node | None, node: int) -> None:
+        if origin is not None:
+            for name in _COPIED:
+                if name in origin.meta:
+                    made.meta[name] = origin.meta[name]
+        rules = self.rules(node)
+        if rules:
+            made.meta["eqsat_rules"] = rules
+        elif origin is not None and "eqsat_rules" in origin.meta:
+            made.meta["eqsat_rules"] = origin.meta["eqsat_rules"]
+
+    # Strides and aliasing
+
+    def _faithful(self, node: fx.Node) -> fx.Node:
+        """The new node of an original one, with its strides."""
+        if node in self.env:
+            return self.env[node]
+        found = self.faithful.get(node)
+        if found is None:
+            found = self._class(self._owner(node))
+            if not _same_layout(value_of(node), found.meta[self.key]):
+                found = self._laid_out(found, node)
+            self.faithful[node] = found
+        return found
+
+    def _laid_out(self, made: fx.Node, node: fx.Node) -> fx.Node:
+        """A copy of `made` with the strides of `node`, or `node` itself once more."""
+        value = value_of(node)
+        if not isinstance(value, torch.Tensor):
+            return self._again(node)
+        order = _dense_order(value)
+        if order is None:
+            return self._again(node)
+        if order != sorted(order):
+            made = self._aten(torch.ops.aten.permute.default, (made, order), node)
+        clone = torch.ops.aten.clone.default
+        copied = self._aten(clone, (made,), node, memory_format=torch.contiguous_format)
+        if order != sorted(order):
+            back = [order.index(dim) for dim in range(len(order))]
+            copied = self._aten(torch.ops.aten.permute.default, (copied, back), node)
+        if not _same_layout(value, copied.meta[self.key]):
+            return self._again(node)
+        return copied
+
+    def _again(self, node: fx.Node) -> fx.Node:
+        """The original call on arguments that look as they did."""
+        mapped = {arg: self._operand(arg, True) for arg in node.all_input_nodes}
+        copied = self.new.node_copy(node, lambda arg: mapped[arg])
+        copied.meta[self.key] = self._run(copied)
+        if not _same_layout(value_of(node), copied.meta[self.key]):
+            raise DecodeError(f"the strides of {node.name} cannot be kept")
+        return copied
+
+    def _aten(self, target: Any, args: Any, origin: fx.Node, **kwargs: Any) -> fx.Node:
+        made = self.new.call_function(target, args, kwargs)
+        made.meta[self.key] = self._run(made)
+        for name in _COPIED:
+            if name in origin.meta:
+                made.meta[name] = origin.meta[name]
+        return made
+
+    def _output(self, node: fx.Node) -> None:
+        pairs = _Storages(self.env, self.key)
+        mapped: dict[fx.Node, Any] = {}
+        for arg in node.all_input_nodes:
+            made = self._operand(arg, True)
+            if isinstance(made, fx.Node) and arg not in self.env:
+                made = self._own_memory(arg, made, pairs)
+            mapped[arg] = made
+        args = map_arg(node.args, lambda arg: mapped[arg])
+        made = self.new.create_node("output", "output", args, {}, node.name)
+        made.meta = dict(node.meta)
+
+    def _own_memory(self, node: fx.Node, made: fx.Node, pairs: _Storages) -> fx.Node:
+        """`made`, or another form of it that shares memory with what `node` shared it with."""
+        if pairs.agree(value_of(node), made.meta[self.key]):
+            return made
+        if pairs.shared(value_of(node)):
+            made = self._again(node)
+        else:
+            made = self._laid_out(made, node)
+        pairs.agree(value_of(node), made.meta[self.key])
+        return made
+
+
+class _Storages:
+    """Which memory of the new graph stands for which of the original."""
+
+    def __init__(self, env: Mapping[fx.Node, fx.Node], key: str) -> None:
+        self.old_of: dict[int, int] = {}
+        self.new_of: dict[int, int] = {}
+        for node in env:
+            self.agree(value_of(node), env[node].meta.get(key))
+
+    def agree(self, old: Any, new: Any) -> bool:
+        """Notes that two values stand for each other; False where the sharing would differ."""
+        first, second = _storage(old), _storage(new)
+        if first is None or second is None:
+            return True
+        if self.old_of.get(second, first) != first or self.new_of.get(first, second) != second:
+            return False
+        self.old_of[second], self.new_of[first] = first, second
+        return True
+
+    def shared(self, old: Any) -> bool:
+        """Whether something returned or given before has the memory of `old`."""
+        storage = _storage(old)
+        return storage is not None and storage in self.new_of
+
+
+def _storage(value: Any) -> int | None:
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return int(value.untyped_storage()._cdata)
+    return None
+
+
+def may_alias(target: torch._ops.OpOverload) -> bool:
+    """Whether a result may share memory with an argument: views, and ops that return their
+    argument where there is nothing to do."""
+    if any(result.alias_info is not None for result in target._schema.returns):
+        return True
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return target.has_kernel_for_dispatch_key(composite) or target is operator.getitem
+
+
+def _same_layout(old: Any, new: Any) -> bool:
+    return meta_key(old) == meta_key(new)
+
+
+def _dense_order(value: torch.Tensor) -> list[int] | None:
+    """The dims from outermost to innermost in memory, None where memory has gaps or overlaps.
+    Only for plain sizes."""
+    numbers = (*value.shape, *value.stride())
+    if not all(isinstance(number, int) for number in numbers):
+        return list(range(value.dim())) if _row_major(value) else None
+    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
+    expected = 1
+    for dim in reversed(order):
+        if value.shape[dim] != 1 and value.stride(dim) != expected:
+            return None
+        expected *= max(1, value.shape[dim])
+    return order
+
+
+def _row_major(value: torch.Tensor) -> bool:
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if meta_key(stride) != meta_key(expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def check_outputs(old: fx.GraphModule, new: fx.GraphModule) -> None:
+    """Raises DecodeError where an output differs in shape, dtype, device or strides."""
+    for first, second in zip(_outputs(old), _outputs(new), strict=True):
+        if isinstance(first, fx.Node) and isinstance(second, fx.Node):
+            if meta_key(value_of(first)) != meta_key(value_of(second)):
+                raise DecodeError(f"output {first.name} would change its metadata")
+        elif isinstance(second, fx.Node):
+            raise EvaluateError(f"output {second.name} was a constant")
+
+
+def _outputs(gm: fx.GraphModule) -> Sequence[Any]:
+    output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
+    flat: list[Any] = []
+    map_arg(output.args, flat.append)
+    return flat

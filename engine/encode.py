@@ -1,0 +1,150 @@
+"""An FX graph as an e-graph.
+
+Takes a GraphModule whose nodes carry fake values; gives an `Encoding`: the e-graph, the class
+of every tensor node, the nodes that must stay as they are and the roots of extraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from .egraph import DYNAMIC, FROZEN, EGraph, Ref
+from .metadata import SYMBOLIC, Constants, Metadata, fake_mode
+from .ops import Bound, OpTable
+
+Bind = Callable[[Any, tuple[Any, ...], dict[str, Any]], Bound | None]
+
+
+@dataclass
+class Encoding:
+    """`classes` maps tensor-valued FX nodes to e-graph nodes. `opaque` nodes keep their order
+    and identity; `symbols` are nodes whose value is a size; `roots` are the tensor nodes that
+    outputs and opaque nodes read, in order."""
+
+    gm: fx.GraphModule
+    graph: EGraph
+    classes: dict[fx.Node, int] = field(default_factory=dict)
+    opaque: list[fx.Node] = field(default_factory=list)
+    symbols: list[fx.Node] = field(default_factory=list)
+    roots: list[fx.Node] = field(default_factory=list)
+    output: fx.Node | None = None
+
+
+def value_of(node: fx.Node) -> Any:
+    """The fake value that a node carries: `val` after AOTAutograd, `example_value` before."""
+    meta = node.meta
+    return meta["val"] if "val" in meta else meta.get("example_value")
+
+
+def encode(
+    gm: fx.GraphModule,
+    table: OpTable,
+    *,
+    weights: Mapping[str, int] | None = None,
+    frozen: frozenset[str] = frozenset(),
+    bind: Bind | None = None,
+) -> Encoding | None:
+    """Encodes `gm`; None where it has no tensor with a fake value.
+
+    `weights` gives the position of each placeholder that is a parameter, `frozen` names the
+    placeholders that keep their value between calls. `bind` replaces `table.bind`.
+    """
+    mode = fake_mode([value_of(node) for node in gm.graph.nodes])
+    if mode is None:
+        return None
+    graph = EGraph(Metadata(table, mode, Constants()))
+    encoding = Encoding(gm, graph)
+    binder = bind or table.bind
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            encoding.output = node
+        elif node.op in ("placeholder", "get_attr"):
+            _leaf(encoding, node, weights or {}, frozen)
+        else:
+            _call(encoding, node, binder)
+    _find_roots(encoding)
+    for node, index in encoding.classes.items():
+        graph.users[index] = graph.users.get(index, 0) + len(node.users)
+    return encoding
+
+
+def _leaf(
+    encoding: Encoding, node: fx.Node, weights: Mapping[str, int], frozen: frozenset[str]
+) -> None:
+    value = value_of(node)
+    if isinstance(value, SYMBOLIC):
+        encoding.symbols.append(node)
+        return
+    if not isinstance(value, torch.Tensor):
+        return
+    graph = encoding.graph
+    level = FROZEN if node.name in frozen else DYNAMIC
+    index = graph.leaf(graph.metadata.intern(value), node, level)
+    encoding.classes[node] = index
+    if node.op == "placeholder":
+        graph.inputs.add(index)
+    if node.name in weights:
+        graph.position[index] = weights[node.name]
+
+
+def _call(encoding: Encoding, node: fx.Node, bind: Bind) -> None:
+    value = value_of(node)
+    if isinstance(value, SYMBOLIC):
+        encoding.symbols.append(node)
+        return
+    graph = encoding.graph
+    bound = None
+    if node.op != "call_module" and _has_tensor(value):
+        bound = bind(node.target, node.args, node.kwargs)
+    args = None if bound is None else [_argument(encoding, arg) for arg in bound.args]
+    if bound is None or args is None or _UNKNOWN in args:
+        encoding.opaque.append(node)
+        encoding.classes[node] = graph.leaf(graph.metadata.intern(value), node)
+        return
+    constructor, row = graph.row(bound.op, args)
+    meta = graph.metadata.intern(value)
+    index = graph.add(constructor, row, meta=meta, source=node)
+    if graph.metadata.facts[graph.meta[index]] != graph.metadata.facts[meta]:
+        encoding.opaque.append(node)
+        index = graph.leaf(meta, node)
+    encoding.classes[node] = index
+
+
+_UNKNOWN = object()
+
+
+def _argument(encoding: Encoding, arg: Any) -> Any:
+    """A canonical argument with `Ref`s for tensor nodes and symbolic numbers for size nodes."""
+    if isinstance(arg, fx.Node):
+        index = encoding.classes.get(arg)
+        if index is not None:
+            return encoding.graph.ref(encoding.graph.find(index))
+        value = value_of(arg)
+        return value if isinstance(value, (*SYMBOLIC, int, float)) else _UNKNOWN
+    if isinstance(arg, (list, tuple)):
+        items = [_argument(encoding, item) for item in arg]
+        if any(item is _UNKNOWN for item in items):
+            return _UNKNOWN
+        return items if any(isinstance(item, Ref) for item in items) else tuple(items)
+    return arg
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_tensor, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _find_roots(encoding: Encoding) -> None:
+    seen: set[fx.Node] = set()
+    keep = [*encoding.opaque, *([encoding.output] if encoding.output is not None else [])]
+    for reader in keep:
+        for node in reader.all_input_nodes:
+            if node in encoding.classes and node not in seen:
+                seen.add(node)
+                encoding.roots.append(node)

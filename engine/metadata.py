@@ -1,0 +1,156 @@
+"""Constants and tensor metadata as small integers.
+
+Takes Python constants, FakeTensors and canonical op calls; gives handles that are equal
+exactly when the values are. Results of op calls are asked of FakeTensor once per
+(op, argument metadata, attributes) and remembered. No question may add a guard on a
+symbolic size: a call that would is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from .ops import Op, OpTable
+from .world import EvaluateError
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def constant_key(value: Any) -> Hashable:
+    """A key that tells constants apart by type and bits: 1, 1.0 and True differ, so do 0.0
+    and -0.0; nan equals itself. Lists count as tuples; a SymInt is its expression."""
+    kind = type(value)
+    if kind is int or kind is bool or kind is str or value is None:
+        return (kind.__name__, value)
+    if kind is float:
+        return ("float", struct.pack("<d", value))
+    if kind is complex:
+        return ("complex", struct.pack("<dd", value.real, value.imag))
+    if isinstance(value, (tuple, list)):
+        return ("tuple", *map(constant_key, value))
+    if isinstance(value, SYMBOLIC):
+        expr = value.node.expr
+        return constant_key(int(expr)) if expr.is_Integer else ("symbol", expr)
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return (kind.__name__, value)
+
+
+class Constants:
+    """Numbers constants from 0; `value` gives the first constant that had the number."""
+
+    def __init__(self) -> None:
+        self._index: dict[Hashable, int] = {}
+        self._values: list[Any] = []
+
+    def intern(self, value: Any) -> int:
+        key = constant_key(value)
+        found = self._index.get(key)
+        if found is None:
+            found = self._index[key] = len(self._values)
+            self._values.append(tuple(value) if isinstance(value, list) else value)
+        return found
+
+    def value(self, handle: int) -> Any:
+        return self._values[handle]
+
+
+def _size_key(size: Any) -> Hashable:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def meta_key(value: Any) -> Hashable:
+    """Shape, strides, dtype and device of a tensor; tuples and numbers by content."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            return ("object", id(value))
+        shape = tuple(map(_size_key, value.shape))
+        return (shape, tuple(map(_size_key, value.stride())), value.dtype, value.device)
+    if isinstance(value, (tuple, list)):
+        return ("tuple", *map(meta_key, value))
+    return constant_key(value)
+
+
+def _fact_key(value: Any) -> Hashable:
+    """What must not differ within an e-class: everything but the strides."""
+    if isinstance(value, torch.Tensor):
+        return (tuple(map(_size_key, value.shape)), value.dtype, value.device)
+    if isinstance(value, (tuple, list)):
+        return ("tuple", *map(_fact_key, value))
+    return constant_key(value)
+
+
+class Metadata:
+    """Numbers metadata from 0 and answers what an op call would give.
+
+    `mode` is the graph's own fake mode, so that symbolic sizes stay those of the graph.
+    """
+
+    def __init__(self, table: OpTable, mode: FakeTensorMode, constants: Constants) -> None:
+        self.table = table
+        self.mode = mode
+        self.constants = constants
+        self.values: list[Any] = []
+        self.facts: list[Hashable] = []
+        self._index: dict[Hashable, int] = {}
+        self._calls: dict[Hashable, int | str] = {}
+
+    def intern(self, value: Any) -> int:
+        """The number of a FakeTensor's (or tuple's, or number's) metadata."""
+        key = meta_key(value)
+        found = self._index.get(key)
+        if found is None:
+            found = self._index[key] = len(self.values)
+            self.values.append(value)
+            self.facts.append(_fact_key(value))
+        return found
+
+    def call(self, op: Op, key: Hashable, args: Callable[[], Sequence[Any]]) -> int:
+        """The metadata of `op` called on `args()` (fake tensors in tensor positions).
+
+        `key` stands for the op and its arguments. Raises EvaluateError where the op refuses
+        them, or where the answer would need a guard.
+        """
+        found = self._calls.get(key)
+        if found is None:
+            try:
+                found = self.intern(self.run(op, args()))
+            except Exception as error:
+                found = f"{op.name}: {type(error).__name__}: {str(error).strip()[:200]}"
+            self._calls[key] = found
+        if isinstance(found, str):
+            raise EvaluateError(found)
+        return found
+
+    def run(self, op: Op, args: Sequence[Any]) -> Any:
+        """Calls `op` under the fake mode, without grad, refusing new guards."""
+        target, positional, keywords = self.table.call(op, args)
+        return self.apply(target, positional, keywords)
+
+    def apply(self, target: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(self.mode)
+            if self.mode.shape_env is not None:
+                stack.enter_context(self.mode.shape_env.error_on_new_guards())
+            return target(*args, **kwargs)
+
+
+def fake_mode(values: Sequence[Any]) -> FakeTensorMode | None:
+    """The fake mode of the first FakeTensor among `values`, looking into tuples."""
+    for value in values:
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+        if isinstance(value, (tuple, list)):
+            found = fake_mode(value)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,429 @@
+"""The expression language of rule files: text to `Expr`, text to `VarType`.
+
+Takes a text and its place; gives frozen trees in which every node knows its span. Python's
+`ast` does the reading, a whitelist decides what belongs to the language. Comparisons and
+`and`/`or`/`not` parse everywhere; `load` refuses them outside conditions.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from .expr import (
+    Binary,
+    Call,
+    Compare,
+    Expr,
+    Field,
+    Item,
+    Literal,
+    Logic,
+    Name,
+    Negative,
+    Not,
+    Sequence,
+    Span,
+)
+from .rule import DTYPE_WORDS, ConstType, TensorType, VarType
+from .source import LinePlace, Place, RuleErrors, fail, suggestion
+
+FLOAT_WORDS = {"inf": math.inf, "nan": math.nan}
+CONST_WORDS = ("const", "const:int", "const:float", "const:bool", "dtype", "dims")
+DTYPES = DTYPE_WORDS["any"]
+
+_OPERATORS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.And: "and",
+    ast.Or: "or",
+}
+
+# What people write from habit, and what to write instead.
+_REFUSED: dict[type[ast.AST], tuple[str, str | None]] = {
+    ast.IfExp: ("'x if c else y' is not part of the rule language", "write where(c, x, y)"),
+    ast.Lambda: ("lambda is not part of the rule language", None),
+    ast.ListComp: ("comprehensions are not part of the rule language", "each(op, xs) maps"),
+    ast.GeneratorExp: ("comprehensions are not part of the rule language", "each(op, xs) maps"),
+    ast.NamedExpr: ("':=' is not part of the rule language", "name pieces in 'let'"),
+    ast.Dict: ("braces are not part of the rule language", None),
+    ast.Set: ("braces are not part of the rule language", None),
+    ast.JoinedStr: ("f-strings are not part of the rule language", None),
+    ast.Starred: ("'*xs' is not part of the rule language", "pass the list itself"),
+    ast.MatMult: ("'@' is not part of the rule language", "write matmul(x, y)"),
+    ast.BitAnd: ("'&' is not part of the rule language", "'and' in conditions, bitwise_and(x, y)"),
+    ast.BitOr: ("'|' is not part of the rule language", "'or' in conditions, bitwise_or(x, y)"),
+    ast.BitXor: ("'^' is not part of the rule language", "a power is '**'"),
+    ast.LShift: ("'<<' is not part of the rule language", None),
+    ast.RShift: ("'>>' is not part of the rule language", None),
+    ast.Invert: ("'~' is not part of the rule language", "'not' in conditions, or an op"),
+    ast.Is: ("'is' is not part of the rule language", "write =="),
+    ast.IsNot: ("'is not' is not part of the rule language", "write !="),
+    ast.Slice: ("slices are not part of the rule language", "write slice(x, dim=, start=, end=)"),
+    ast.Await: ("'await' is not part of the rule language", None),
+    ast.Yield: ("'yield' is not part of the rule language", None),
+}
+
+_HABITS = (
+    ("&&", "'&&' is not part of the rule language", "write 'and'"),
+    ("||", "'||' is not part of the rule language", "write 'or'"),
+    ("?", "'?' is not part of the rule language", "write where(c, x, y)"),
+    ("!", "'!' is not part of the rule language", "write 'not' or '!='"),
+    ("$", "'$' is for templates only", "write the name alone"),
+    ("->", "'->' is not part of an expression", "the right side goes to 'make'"),
+    (";", "';' is not part of an expression", None),
+)
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_BRACKET = re.compile(r"[()\[\]{}]")
+_TYPE = re.compile(r"^([A-Za-z_]\w*)\s*\[(.*)\]$", re.DOTALL)
+_LEAD = re.compile(r"^\.\.\.\s*([A-Za-z_]\w*)?$")
+
+
+def parse(text: str, place: Span | Place) -> Expr:
+    """The expression in `text`, which stands at `place`.
+
+    Raises RuleErrors (E2xx) with the offending token's span where `text` is not one.
+    """
+    reader = _Reader(text, LinePlace(place) if isinstance(place, Span) else place)
+    return reader.read()
+
+
+def parse_signature(text: str, place: Span | Place) -> tuple[tuple[str, Expr | None], ...]:
+    """The arguments of an op: `x, dim, keepdim=False, **how` to (name, default) pairs.
+
+    The default is None where the argument is required; `**how` gives the pair
+    ("**how", None). Raises RuleErrors.
+    """
+    where = LinePlace(place) if isinstance(place, Span) else place
+    reader = _Reader(text, where, wrap=("args(", "\n)"))
+    call = reader.read()
+    if not isinstance(call, Call):
+        raise fail(where.at(0, len(text)), "E206", "not a list of arguments")
+    pairs: list[tuple[str, Expr | None]] = []
+    for arg in call.args:
+        if not isinstance(arg, Name):
+            raise fail(arg.span, "E206", "an argument is a name, or name=default")
+        pairs.append((arg.id, None))
+    pairs.extend(call.kwargs)
+    if call.how:
+        pairs.append((f"**{call.how}", None))
+    return tuple(pairs)
+
+
+def parse_type(text: str, place: Span | Place) -> VarType:
+    """The type of a variable: `float[..., n]`, `list[num[m, k]]`, `const:int`, `dims`, ...
+
+    Raises RuleErrors (E3xx).
+    """
+    where = LinePlace(place) if isinstance(place, Span) else place
+    if text in CONST_WORDS:
+        return ConstType(text.removeprefix("const:") if text != "const" else "any")
+    found = _TYPE.match(text)
+    if found is None:
+        raise _unknown_type(text, where)
+    word, inside = found.groups()
+    start = found.start(2)
+    if word == "list":
+        element = parse_type(inside.strip(), _Shifted(where, start + _indent(inside)))
+        if not isinstance(element, TensorType) or element.is_list:
+            raise fail(where.at(start, len(inside)), "E302", "a list holds tensors: list[num[n]]")
+        return TensorType(element.dtypes, element.dims, element.lead, is_list=True)
+    dtypes = DTYPE_WORDS.get(word) or ((word,) if word in DTYPES else None)
+    if dtypes is None:
+        raise _unknown_type(word, where)
+    lead, dims = _dims(inside, _Shifted(where, start))
+    return TensorType(dtypes, dims, lead)
+
+
+def _unknown_type(text: str, where: Place) -> RuleErrors:
+    word = text.split("[")[0]
+    words = (*DTYPE_WORDS, *DTYPES, *CONST_WORDS, "list")
+    if word in words and word not in CONST_WORDS:
+        message = f"type '{text}' has no dims"
+        hint: str | None = f"write {word}[...] for any sizes, {word}[m, n] for two"
+    else:
+        message = f"unknown type '{word}'"
+        hint = suggestion(word, words) or "float[...], num[m, k], int[n], const, dtype, dims"
+    return fail(where.at(0, max(1, len(word))), "E301", message, hint)
+
+
+def _dims(text: str, where: Place) -> tuple[str | None, tuple[Expr, ...]]:
+    """`...a, m, 2 * n` to ("a", (m, 2 * n))."""
+    lead: str | None = None
+    dims: list[Expr] = []
+    offset = 0
+    parts = text.split(",") if text.strip() else []
+    for position, part in enumerate(parts):
+        place = _Shifted(where, offset + _indent(part))
+        offset += len(part) + 1
+        part = part.strip()
+        found = _LEAD.match(part)
+        if found is not None:
+            if position:
+                raise fail(place.at(0, len(part)), "E303", "'...' stands for leading sizes only")
+            lead = found.group(1) or ""
+            continue
+        dims.append(_size(parse(part, place)))
+    return lead, tuple(dims)
+
+
+def _size(size: Expr) -> Expr:
+    match size:
+        case Name():
+            return size
+        case Literal(value=int(value)) if not isinstance(value, bool) and value >= 0:
+            return size
+        case Binary(op="+" | "-" | "*" | "//", left=left, right=right):
+            _size(left)
+            _size(right)
+            return size
+    raise fail(size.span, "E304", "a size is a letter, a number, or sums and products of these")
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
+@dataclass(frozen=True)
+class _Shifted:
+    """A text that starts `by` letters after another place."""
+
+    place: Place
+    by: int
+
+    def at(self, offset: int, length: int) -> Span:
+        return self.place.at(self.by + offset, length)
+
+
+class _Reader:
+    """Reads one text. The text is wrapped in brackets, so that it may span several lines."""
+
+    def __init__(self, text: str, place: Place, wrap: tuple[str, str] = ("(", "\n)")) -> None:
+        self.text = text
+        self.place = place
+        self.wrap = wrap
+        self.lines = text.split("\n")
+        self.plain = len(self.lines) == 1 and text.isascii()
+
+    def read(self) -> Expr:
+        if not self.text.strip() and self.wrap[0] == "(":
+            raise fail(self.place.at(0, 1), "E201", "empty expression")
+        self._check_brackets()
+        try:
+            tree = ast.parse(f"{self.wrap[0]}{self.text}{self.wrap[1]}", mode="eval")
+        except SyntaxError as error:
+            self._explain(error)
+        except (ValueError, RecursionError, MemoryError):
+            raise fail(self.place.at(0, 1), "E203", "this expression is too large") from None
+        try:
+            return self.convert(tree.body)
+        except RecursionError:
+            raise fail(self.place.at(0, 1), "E203", "this expression is too large") from None
+
+    def _offset(self, line: int, column: int) -> int:
+        """The offset in `text` of a place that `ast` gave (columns count bytes)."""
+        if self.plain and line == 1:
+            return max(0, column - len(self.wrap[0]))
+        if line > len(self.lines):
+            return len(self.text)
+        if line == 1:
+            column = max(0, column - len(self.wrap[0]))
+        here = self.lines[line - 1]
+        if not here.isascii():
+            column = len(here.encode()[:column].decode(errors="ignore"))
+        return sum(len(text) + 1 for text in self.lines[: line - 1]) + column
+
+    def span(self, node: Any) -> Span:
+        start = self._offset(node.lineno, node.col_offset)
+        end = self._offset(node.end_lineno, node.end_col_offset)
+        length = end - start if self.plain else len(self.text[start:end].split("\n")[0])
+        return self.place.at(start, max(1, length))
+
+    def refuse(self, node: Any, message: str, hint: str | None = None) -> NoReturn:
+        raise fail(self.span(node), "E202", message, hint)
+
+    def _check_brackets(self) -> None:
+        """Own check: `ast` would report the bracket that this class added."""
+        text = self._without_strings()
+        opened: list[int] = []
+        pairs = {")": "(", "]": "[", "}": "{"}
+        for found in _BRACKET.finditer(text):
+            offset, letter = found.start(), found.group()
+            if letter not in pairs:
+                opened.append(offset)
+            elif not opened or text[opened.pop()] != pairs[letter]:
+                raise fail(self.place.at(offset, 1), "E204", f"'{letter}' closes nothing")
+        if opened:
+            letter = text[opened[-1]]
+            raise fail(self.place.at(opened[-1], 1), "E204", f"'{letter}' is never closed")
+
+    def _without_strings(self) -> str:
+        """The text with strings and comments blanked, at the same offsets."""
+        if not re.search(r"['\"#]", self.text):
+            return self.text
+        text = _STRING.sub(lambda found: "_" * len(found.group()), self.text)
+        return re.sub(r"#.*", lambda found: " " * len(found.group()), text)
+
+    def _explain(self, error: SyntaxError) -> NoReturn:
+        text = self._without_strings()
+        for habit, message, hint in _HABITS:
+            offset = text.find(habit)
+            if offset >= 0 and not (habit == "!" and text[offset : offset + 2] == "!="):
+                raise fail(self.place.at(offset, len(habit)), "E202", message, hint) from None
+        single = re.search(r"(?<![=!<>:])=(?!=)", text)
+        if single and not re.search(r"\(", text):
+            span = self.place.at(single.start(), 1)
+            raise fail(span, "E202", "'=' does not compare", "write ==") from None
+        offset = self._offset(error.lineno or 1, (error.offset or 1) - 1)
+        # The parser blames what follows; at the very end the last token is to blame.
+        offset = min(offset, max(0, len(self.text.rstrip()) - 1))
+        raise fail(self.place.at(offset, 1), "E203", "this is not an expression") from None
+
+    def convert(self, node: ast.AST) -> Expr:
+        handler = _HANDLERS.get(type(node))
+        if handler is None:
+            message, hint = _REFUSED.get(
+                type(node), ("this is not part of the rule language", None)
+            )
+            self.refuse(node, message, hint)
+        return handler(self, node)
+
+    def operator(self, node: ast.AST, around: ast.AST) -> str:
+        text = _OPERATORS.get(type(node))
+        if text is None:
+            message, hint = _REFUSED.get(type(node), ("unknown operator", None))
+            self.refuse(around, message, hint)
+        return text
+
+
+def _name(reader: _Reader, node: Any) -> Expr:
+    span = reader.span(node)
+    if node.id in FLOAT_WORDS:
+        return Literal(FLOAT_WORDS[node.id], span=span)
+    return Name(node.id, span=span)
+
+
+def _constant(reader: _Reader, node: Any) -> Expr:
+    value = node.value
+    if value is not None and not isinstance(value, bool | int | float | str):
+        reader.refuse(node, f"'{ast.unparse(node)}' is not part of the rule language")
+    return Literal(value, span=reader.span(node))
+
+
+def _sequence(reader: _Reader, node: Any) -> Expr:
+    return Sequence(tuple(reader.convert(item) for item in node.elts), span=reader.span(node))
+
+
+def _dotted(reader: _Reader, node: Any) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name() | ast.Attribute() as base, attr=attr):
+            return f"{_dotted(reader, base)}.{attr}"
+        case ast.Attribute(value=base, attr=attr):
+            reader.refuse(
+                base, f"'.{attr}' cannot be called on a value", f"write {attr}(x, ...)"
+            )
+    reader.refuse(node, "only an op's name can be called")
+
+
+def _call(reader: _Reader, node: Any) -> Expr:
+    kwargs: list[tuple[str, Expr]] = []
+    how: str | None = None
+    for keyword in node.keywords:
+        if keyword.arg is not None:
+            if keyword.arg in dict(kwargs):
+                reader.refuse(keyword, f"keyword '{keyword.arg}' is given twice")
+            kwargs.append((keyword.arg, reader.convert(keyword.value)))
+        elif not isinstance(keyword.value, ast.Name):
+            reader.refuse(keyword.value, "'**' takes the name of the remaining attributes")
+        elif how is not None:
+            reader.refuse(keyword.value, "'**' can stand only once in a call")
+        else:
+            how = keyword.value.id
+    args = tuple(reader.convert(arg) for arg in node.args)
+    return Call(_dotted(reader, node.func), args, tuple(kwargs), how, span=reader.span(node.func))
+
+
+def _binary(reader: _Reader, node: Any) -> Expr:
+    return Binary(
+        reader.operator(node.op, node),
+        reader.convert(node.left),
+        reader.convert(node.right),
+        span=reader.span(node),
+    )
+
+
+def _unary(reader: _Reader, node: Any) -> Expr:
+    span = reader.span(node)
+    if isinstance(node.op, ast.Not):
+        return Not(reader.convert(node.operand), span=span)
+    if isinstance(node.op, ast.UAdd):
+        reader.refuse(node, "unary '+' is not part of the rule language")
+    if not isinstance(node.op, ast.USub):
+        message, hint = _REFUSED[type(node.op)]
+        reader.refuse(node, message, hint)
+    value = reader.convert(node.operand)
+    match value:
+        case Literal(value=int() | float() as number) if not isinstance(number, bool):
+            return Literal(-number, span=span)
+    return Negative(value, span=span)
+
+
+def _compare(reader: _Reader, node: Any) -> Expr:
+    return Compare(
+        reader.convert(node.left),
+        tuple(reader.operator(op, node) for op in node.ops),
+        tuple(reader.convert(part) for part in node.comparators),
+        span=reader.span(node),
+    )
+
+
+def _logic(reader: _Reader, node: Any) -> Expr:
+    parts = tuple(reader.convert(part) for part in node.values)
+    return Logic(reader.operator(node.op, node), parts, span=reader.span(node))
+
+
+def _item(reader: _Reader, node: Any) -> Expr:
+    match reader.convert(node.slice):
+        case Literal(value=int(index)) if not isinstance(index, bool):
+            return Item(reader.convert(node.value), index, span=reader.span(node))
+    reader.refuse(node, "a result is picked with a plain number", "topk(x, k)[1]")
+
+
+def _field(reader: _Reader, node: Any) -> Expr:
+    if not isinstance(node.value, ast.Name):
+        reader.refuse(node, "only an entry of a '**how' is read with a dot", "how.groups")
+    return Field(node.value.id, node.attr, span=reader.span(node))
+
+
+_HANDLERS: dict[type[ast.AST], Callable[[_Reader, Any], Expr]] = {
+    ast.Name: _name,
+    ast.Constant: _constant,
+    ast.Tuple: _sequence,
+    ast.List: _sequence,
+    ast.Call: _call,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.Compare: _compare,
+    ast.BoolOp: _logic,
+    ast.Subscript: _item,
+    ast.Attribute: _field,
+}

@@ -1,0 +1,202 @@
+"""`eqsat explain`: what the rules did to a program.
+
+Takes the reports of the compiles that a call or a script caused; gives text (rich) or JSON:
+per stage the rules that fired and the cost before and after, per kernel the nodes fused into
+it and the rules behind them, and why pairs of loop nests were left apart.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .reports import CompileReport, recording
+
+_SHOWN_ORIGINS = 6  # FX nodes named per kernel before "and N more"
+_SHOWN_REASONS = 6
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Reports of every graph that was compiled, and what the call gave."""
+
+    reports: tuple[CompileReport, ...]
+    result: Any = None
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=120)
+        print_reports(self.reports, console)
+        return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """One dict per graph, of plain values."""
+        return [_as_json(report) for report in self.reports]
+
+
+def explain_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Compile `fn` afresh with eqsat, call it, and give the reports."""
+    torch._dynamo.reset()
+    with recording() as reports:
+        result = torch.compile(fn, backend="eqsat")(*args, **kwargs)
+    return Explanation(tuple(reports), result)
+
+
+def explain_program(program: str, *, json_output: bool, rejected: bool) -> int:
+    """Run `SCRIPT.py`, or compile and call `module:function`, and print what happened.
+
+    Gives the exit status: 0, 1 where no graph was compiled, 2 where the program is not found.
+    """
+    console = Console()
+    with recording() as reports:
+        problem = _run(program)
+    if problem:
+        print(f"eqsat explain: {problem}", file=sys.stderr)
+        return 2
+    if not reports:
+        print(f'{program} compiled nothing with backend="eqsat"', file=sys.stderr)
+        return 1
+    if json_output:
+        print(json.dumps([_as_json(report) for report in reports], indent=1, default=str))
+    else:
+        print_reports(reports, console, rejected=rejected)
+    return 0
+
+
+def print_reports(
+    reports: Sequence[CompileReport], console: Console, *, rejected: bool = False
+) -> None:
+    """Everything about every graph; `rejected` lists each pair that was not fused."""
+    for report in reports:
+        if report.kind == "capture" and not any(_worth_showing(s) for s in report.stages):
+            continue
+        console.rule(f"graph {report.graph}: {report.kind}")
+        if report.fallback:
+            console.print(f"runs unoptimised: {report.fallback}", markup=False)
+        for stage in report.stages:
+            _print_stage(stage, console)
+        if report.folded:
+            values, size = report.folded["values"], report.folded["bytes"]
+            console.print(f"folded: {len(values)} expressions of parameters, {size / 1e6:.1f} MB")
+        if report.kernels:
+            _print_kernels(report, console)
+        if report.externs:
+            _print_externs(report, console)
+        if report.fusion is not None:
+            _print_fusion(report.fusion, console, rejected)
+        if report.seconds:
+            times = ", ".join(f"{name} {value:.2f} s" for name, value in report.seconds.items())
+            console.print(f"compile time: {times}")
+
+
+def _run(program: str) -> str:
+    """Run the program; gives what is wrong with its name, or nothing."""
+    if program.endswith(".py"):
+        if not Path(program).is_file():
+            return f"no such file: {program}"
+        sys.path.insert(0, str(Path(program).resolve().parent))
+        runpy.run_path(program, run_name="__main__")
+        return ""
+    module_name, separator, function_name = program.partition(":")
+    if not separator:
+        return f"expected SCRIPT.py or module:function, got {program!r}"
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        return f"cannot load {program}: {error}"
+    torch.compile(function, backend="eqsat")()
+    return ""
+
+
+def _worth_showing(stage: Any) -> bool:
+    return bool(stage.firings or stage.budgets or stage.disabled or stage.status == "failed")
+
+
+def _print_stage(stage: Any, console: Console) -> None:
+    head = f"[bold]{stage.stage}[/]: {stage.status}"
+    if stage.reason:
+        head += f" ({stage.reason})"
+    if stage.status in ("changed", "unchanged"):
+        head += (
+            f"; {stage.nodes_before} -> {stage.nodes_after} nodes, estimated "
+            f"{stage.cost_before * 1e6:.0f} -> {stage.cost_after * 1e6:.0f} us, "
+            f"{stage.egraph_nodes} forms weighed in {stage.seconds:.2f} s"
+        )
+    console.print(head, highlight=False)
+    if stage.firings:
+        table = Table("rule", "fired", "kept", "where", "first at", box=None, pad_edge=False)
+        for fired in sorted(stage.firings, key=lambda item: (-item.kept, -item.count, item.rule)):
+            first = ", ".join(fired.nodes[0]) if fired.nodes else ""
+            table.add_row(fired.rule, str(fired.count), str(fired.kept), fired.where, first)
+        console.print(table)
+    for budget in stage.budgets:
+        console.print(f"budget reached in {budget.phase}: {budget.what} (limit {budget.limit})")
+    for rule in stage.disabled:
+        console.print(f"disabled: {rule.where} {rule.rule}: {rule.reason}", markup=False)
+
+
+def _print_kernels(report: CompileReport, console: Console) -> None:
+    table = Table("kernel", "calls", "nodes", "rules", box=None, pad_edge=False)
+    table.title = f"{len(report.kernels)} kernels"
+    for kernel in report.kernels:
+        rules = "\n".join(dict.fromkeys(rule.split()[-1] for rule in kernel.rules))
+        table.add_row(kernel.name, str(kernel.uses), _some(kernel.origins), rules)
+    console.print(table)
+
+
+def _print_externs(report: CompileReport, console: Console) -> None:
+    counts = Counter((extern.target, extern.path) for extern in report.externs)
+    parts = [f"{count} x {target} ({path})" for (target, path), count in counts.most_common()]
+    console.print("extern calls: " + ", ".join(parts), markup=False)
+
+
+def _print_fusion(fusion: Any, console: Console, rejected: bool) -> None:
+    console.print(f"fusion: {fusion.before} loop nests -> {fusion.after}")
+    reasons = Counter((pair.rule, pair.where, pair.condition) for pair in fusion.rejected)
+    if rejected:
+        for pair in fusion.rejected:
+            console.print(
+                f"  {pair.producer} + {pair.consumer}: {pair.rule} ({pair.where}): "
+                f"{pair.condition} with {pair.values}",
+                markup=False,
+            )
+        return
+    if reasons:
+        console.print("pairs left apart, by reason (each one: --rejected):")
+    for (rule, where, condition), count in reasons.most_common(_SHOWN_REASONS):
+        console.print(f"  {count} x {rule} ({where}): {condition}", markup=False)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_ORIGINS])
+    more = len(names) - _SHOWN_ORIGINS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _as_json(report: CompileReport) -> dict[str, Any]:
+    return {
+        "graph": report.graph,
+        "kind": report.kind,
+        "fallback": report.fallback,
+        "stages": [stage.as_json() for stage in report.stages],
+        "folded": report.folded,
+        "kernels": [
+            {key: value for key, value in asdict(kernel).items() if key != "text"}
+            for kernel in report.kernels
+        ],
+        "externs": [asdict(extern) for extern in report.externs],
+        "fusion": report.fusion.to_json() if report.fusion is not None else None,
+        "seconds": report.seconds,
+    }

@@ -1,0 +1,37 @@
+"""TORCH_LOGS: the standard artifacts, as torch.compile users know them.
+
+`pre_grad_graphs`, `post_grad_graphs`, `ir_pre_fusion`, `ir_post_fusion`, `fusion`, `output_code` and
+`kernel_code` are emitted under torch's own artifact names, so TORCH_LOGS needs no new words.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from torch import fx
+from torch._logging import getArtifactLogger
+
+from .lowering.loops import Program
+from .lowering.show import show_program
+
+_ARTIFACTS = (
+    *("pre_grad_graphs", "post_grad_graphs", "ir_pre_fusion", "ir_post_fusion"),
+    *("fusion", "output_code", "kernel_code"),
+)
+_loggers = {name: getArtifactLogger(__name__, name) for name in _ARTIFACTS}
+
+
+def log_text(artifact: str, text: Callable[[], str]) -> None:
+    """Print `text()` where the artifact is switched on; costs nothing otherwise."""
+    logger = _loggers[artifact]
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s", text())
+
+
+def log_graph(artifact: str, title: str, gm: fx.GraphModule) -> None:
+    log_text(artifact, lambda: f"{title}\n{gm.print_readable(print_output=False)}")
+
+
+def log_program(artifact: str, program: Program) -> None:
+    log_text(artifact, lambda: show_program(program))

@@ -1,0 +1,221 @@
+"""Calls that no loop nest does: the original target, on strided views of buffers.
+
+Takes an FX node; appends an `Extern` and gives the values of its results. Results are always
+memory of their own: the result of an unlowered view op is copied, so that no buffer hides
+inside another.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from ..engine.dtypes import word_of
+from .loops import SizeValue
+from .values import Computed, Mapped, Stored, rebased, root, shape_of, stride_of, strided
+from .work import LoweringError, Work
+
+VALUES = (Stored, Computed, Mapped)
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A target whose results share memory with its arguments, with the results copied."""
+
+    target: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return copied(self.target(*args, **kwargs))
+
+
+def copied(result: Any) -> Any:
+    """Tensors copied, inside lists and tuples too."""
+    if isinstance(result, torch.Tensor):
+        return result.clone()
+    if isinstance(result, list | tuple):
+        return type(result)(copied(item) for item in result)
+    return result
+
+
+def extern(work: Work, node: fx.Node) -> Any:
+    """Call the node's target as it is. Raises LoweringError where a result is neither a tensor
+    nor nothing."""
+    target, args, kwargs = _callee(work, node)
+    written = _written(node)
+    mutates = tuple(dict.fromkeys(_pin(work, node, arg) for arg in written))
+    target, meta = _own_memory(target, node.meta.get("val"))
+    if mutates and isinstance(meta, torch.Tensor) and _returns_written(target):
+        outs, result = (None,), work.env[written[0]]
+    else:
+        outs, result = _results(work, node, meta)
+    if mutates:
+        work.settle(frozenset(mutates), list(work.env))
+    work.extern(
+        node,
+        target=target,
+        args=tuple(_operand(work, node, arg) for arg in args),
+        kwargs={name: _operand(work, node, arg) for name, arg in kwargs.items()},
+        outs=outs,
+        single=not isinstance(meta, list | tuple),
+        mutates=mutates,
+        ordered=_ordered(node),
+    )
+    for name in mutates:
+        work.ranges.pop(name, None)
+    return result
+
+
+def _callee(work: Work, node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    if node.op == "call_module":
+        return work.gm.get_submodule(str(node.target)), node.args, node.kwargs
+    if node.op == "call_method":
+        return operator.methodcaller(str(node.target)), node.args, node.kwargs
+    return node.target, node.args, node.kwargs
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The arguments that the target writes in place."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    found = []
+    for place, argument in enumerate(node.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+        listed = value if isinstance(value, list | tuple) else [value]
+        found += [item for item in listed if isinstance(item, fx.Node)]
+    return found
+
+
+def _pin(work: Work, node: fx.Node, written: fx.Node) -> str:
+    """Make the value of `written` memory that its views share; gives the buffer's name."""
+    value = work.env[written]
+    base = root(value)
+    if isinstance(base, Computed):
+        memory = work.stored(node, base)
+        for other, found in list(work.env.items()):
+            if isinstance(found, VALUES) and root(found) is base:
+                work.env[other] = rebased(found, memory)
+    elif strided(value) is None:
+        work.env[written] = work.stored(written, value)
+    base = root(work.env[written])
+    assert isinstance(base, Stored)
+    return base.buffer.name
+
+
+def _returns_written(target: Any) -> bool:
+    """`add_` and its kin give back the tensor that they wrote."""
+    info = target._schema.returns[0].alias_info
+    return info is not None and bool(info.is_write)
+
+
+def _own_memory(target: Any, meta: Any) -> tuple[Any, Any]:
+    """The target that gives results in memory of their own, and what they look like."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return target, meta
+    aliases = any(
+        result.alias_info is not None and not result.alias_info.is_write
+        for result in target._schema.returns
+    )
+    if not aliases:
+        return target, meta
+    return Fresh(target), copied(meta)
+
+
+def _results(work: Work, node: fx.Node, meta: Any) -> tuple[tuple[str | None, ...], Any]:
+    """Buffers for the results, and the values by which the graph knows them."""
+    if meta is None:
+        return (), None
+    if isinstance(meta, torch.Tensor):
+        made = _buffer(work, node, meta)
+        return (made.buffer.name,), made
+    if not isinstance(meta, list | tuple):
+        raise LoweringError(f"{node.name} gives a {type(meta).__name__}")
+    used = _used(node)
+    values: list[Any] = []
+    for place, item in enumerate(meta):
+        if isinstance(item, torch.Tensor) and (used is None or place in used):
+            values.append(_buffer(work, node, item))
+        elif item is None or isinstance(item, torch.Tensor):
+            values.append(None)
+        else:
+            raise LoweringError(f"result {place} of {node.name} is a {type(item).__name__}")
+    return tuple(None if v is None else v.buffer.name for v in values), values
+
+
+def _used(node: fx.Node) -> set[int] | None:
+    """Which results are read; None where the tuple itself is."""
+    if any(user.target is not operator.getitem for user in node.users):
+        return None
+    return {int(user.args[1]) for user in node.users}  # type: ignore[arg-type]
+
+
+def _buffer(work: Work, node: fx.Node, meta: torch.Tensor) -> Stored:
+    return Stored(
+        work.buffer(
+            node.name, word_of(meta.dtype), shape_of(meta), stride_of(meta), role="extern"
+        )
+    )
+
+
+def _operand(work: Work, node: fx.Node, arg: Any) -> Any:
+    """An FX argument as the runtime takes it."""
+    if isinstance(arg, fx.Node):
+        return operand(work, arg, work.env[arg])
+    if isinstance(arg, list | tuple):
+        items = [_operand(work, node, item) for item in arg]
+        return tuple(items) if isinstance(arg, tuple) else items
+    if isinstance(arg, dict):
+        return {key: _operand(work, node, item) for key, item in arg.items()}
+    if isinstance(arg, slice):
+        return slice(*(_operand(work, node, part) for part in (arg.start, arg.stop, arg.step)))
+    if isinstance(arg, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return SizeValue(arg.node.expr)
+    return arg
+
+
+def operand(work: Work, node: fx.Node, value: Any) -> Any:
+    """The value of `node` as a `View`, `SizeValue` or plain object."""
+    if isinstance(value, VALUES):
+        return work.view(node, value, node.meta["val"])
+    if isinstance(value, list | tuple):
+        return [
+            work.view(node, item, meta) if isinstance(item, VALUES) else item
+            for item, meta in zip(value, node.meta["val"], strict=True)
+        ]
+    if isinstance(value, sympy.Basic):
+        return SizeValue(value)
+    return value
+
+
+def _ordered(node: fx.Node) -> bool:
+    """Random draws and whatever may have effects."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return (
+        torch.Tag.nondeterministic_seeded in target.tags
+        or node.is_impure()
+        or not (target._schema.returns)
+        or target._schema.is_mutable
+    )
+
+
+def as_argument(work: Work, arg: Any) -> Any:
+    """A canonical argument with nodes replaced by their values and sizes by expressions."""
+    if isinstance(arg, fx.Node):
+        return work.env[arg]
+    if isinstance(arg, torch.SymInt):
+        expr = arg.node.expr
+        return int(expr) if expr.is_Integer else sympy.expand(expr)
+    if isinstance(arg, torch.SymFloat | torch.SymBool):
+        return SizeValue(arg.node.expr)
+    if isinstance(arg, list | tuple):
+        return [as_argument(work, item) for item in arg]
+    return arg

@@ -1,0 +1,226 @@
+"""Joins the loop nests of a program, the pair with the largest gain first.
+
+Takes a `Program` of single nests and the fusion rules; gives the program with joined nests in
+an order that respects every dependence, and a `FusionReport`. The rules alone decide what may
+join (`rules/fusion/`, `verdict.Judge`); this file proposes pairs and keeps the books. Pairs
+that pass values come before neighbours that only read the same memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..engine.rule import FuseRule
+from .dependence import Graph, Node
+from .index import Axis, as_index
+from .join import Joiner
+from .loops import Builder, Nest, Program, Step
+from .pair_facts import PairFacts
+from .rewrite import rewrite_nest
+from .verdict import Judge, Verdict
+
+# How many readers of one buffer before and after a nest are tried as its neighbours.
+NEIGHBOURS = 3
+
+
+@dataclass(frozen=True)
+class Joined:
+    """`consumer` took `producer` in. `copied` says that the producer also stayed."""
+
+    producer: str
+    consumer: str
+    rule: str
+    where: str
+    gain: float
+    copied: bool
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A pair that shares a buffer and was left apart: the rule that came nearest, its
+    condition that failed (for a `forbid`: that held), and the facts in it."""
+
+    producer: str
+    consumer: str
+    rule: str
+    where: str
+    condition: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """Nests before and after, every join in order, every pair left apart."""
+
+    before: int
+    after: int
+    joined: tuple[Joined, ...]
+    rejected: tuple[Rejected, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts and lists."""
+        return asdict(self)
+
+
+def fuse(program: Program, rules: Sequence[FuseRule]) -> tuple[Program, FusionReport]:
+    """`program` with nests joined as `rules` allow, and what was done.
+
+    Raises ConditionError for a rule that asks for an unknown fact, and CycleError where the
+    rules let steps join that then wait for each other.
+    """
+    return _Fusion(program, rules).run()
+
+
+class _Fusion:
+    def __init__(self, program: Program, rules: Sequence[FuseRule]) -> None:
+        self._program = program
+        builder = Builder()
+        steps = [_imported(step, builder) for step in program.steps]
+        names = dict.fromkeys(name for step in steps for name in step.origins)
+        self._graph = Graph(program, steps)
+        joiner = Joiner(builder, program.buffers)
+        order = {name: place for place, name in enumerate(names)}
+        self._facts = PairFacts(self._graph, joiner, order)
+        self._judge = Judge(rules, self._facts.table)
+        self._heap: list[tuple[bool, float, int, int, int, Node, Node]] = []
+        self._turn = itertools.count()
+        self._waiting: set[tuple[int, int]] = set()
+        self._joined: list[Joined] = []
+
+    def run(self) -> tuple[Program, FusionReport]:
+        nests = [node for node in self._graph.nodes if node.is_nest]
+        for node in nests:
+            self._propose(self._consumers(node))
+        self._drain()
+        for node in self._live():
+            self._propose(self._neighbours(node))
+        self._drain()
+        steps = tuple(node.step for node in self._graph.ordered())
+        report = FusionReport(
+            before=len(nests),
+            after=len(self._live()),
+            joined=tuple(self._joined),
+            rejected=tuple(self._left_apart()),
+        )
+        return replace(self._program, steps=steps, buffers=self._buffers()), report
+
+    def _drain(self) -> None:
+        while self._heap:
+            *_, producer, consumer = heapq.heappop(self._heap)
+            self._waiting.discard((producer.key, consumer.key))
+            if producer.alive and consumer.alive:
+                verdict = self._judge.verdict(producer, consumer)
+                if verdict.rule is not None:
+                    self._join(producer, consumer, verdict, verdict.rule)
+
+    def _join(self, producer: Node, consumer: Node, verdict: Verdict, rule: FuseRule) -> None:
+        nest = self._facts.joined(producer, consumer)
+        copied = self._facts.stays(producer, consumer)
+        combine = self._graph.recompute if copied else self._graph.absorb
+        self._joined.append(
+            Joined(
+                producer.step.name,
+                consumer.step.name,
+                rule.name,
+                rule.where,
+                verdict.gain,
+                copied,
+            )
+        )
+        node = combine(producer, consumer, nest)
+        self._propose(self._consumers(node))
+        self._propose(self._producers(node))
+        # What is read at both sides of a join may have lost a reader, which can make
+        # its remaining pairs legal.
+        for before in node.preds:
+            if before.is_nest:
+                self._propose(self._consumers(before))
+        if any(entry[0] for entry in self._heap):
+            self._propose(self._neighbours(node))
+
+    def _propose(self, pairs: Iterator[tuple[Node, Node]]) -> None:
+        for producer, consumer in pairs:
+            if (producer.key, consumer.key) in self._waiting:
+                continue
+            verdict = self._judge.verdict(producer, consumer)
+            if verdict.rule is not None:
+                apart = not self._facts.feeds(producer, consumer)
+                place = (producer.last, consumer.last, next(self._turn))
+                entry = (apart, -verdict.gain, *place, producer, consumer)
+                heapq.heappush(self._heap, entry)
+                self._waiting.add((producer.key, consumer.key))
+
+    def _consumers(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        found = {r for name in node.stores for r in self._graph.readers.get(name, ())}
+        for reader in sorted(found, key=lambda other: other.key):
+            if reader.is_nest and reader is not node and self._facts.feeds(node, reader):
+                yield node, reader
+
+    def _producers(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        found = {w for name in node.loads for w in self._graph.writers.get(name, ())}
+        for writer in sorted(found, key=lambda other: other.key):
+            if writer.is_nest and writer is not node and self._facts.feeds(writer, node):
+                yield writer, node
+
+    def _neighbours(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        """Nests near by that read the same buffers, the one to be moved first."""
+        seen = {node}
+        for name in sorted(node.loads):
+            readers = sorted(
+                (r for r in self._graph.readers[name] if r.is_nest), key=lambda r: (r.last, r.key)
+            )
+            place = readers.index(node)
+            for other in readers[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]:
+                if other not in seen:
+                    seen.add(other)
+                    yield self._roles(node, other)
+
+    def _roles(self, one: Node, other: Node) -> tuple[Node, Node]:
+        """A pointwise nest moves into a reduction, else the earlier into the later."""
+        key = lambda node: (self._facts.kind(node) == "reduction", node.last, node.key)  # noqa: E731
+        first, second = sorted((one, other), key=key)
+        return first, second
+
+    def _live(self) -> list[Node]:
+        return [node for node in self._graph.nodes if node.alive and node.is_nest]
+
+    def _buffers(self) -> dict[str, Any]:
+        """The buffers that somebody still touches or that live outside."""
+        graph = self._graph
+        return {
+            name: buffer
+            for name, buffer in graph.buffers.items()
+            if name in graph.kept or graph.readers.get(name) or graph.writers.get(name)
+        }
+
+    def _left_apart(self) -> Iterator[Rejected]:
+        for node in self._live():
+            for producer, consumer in (*self._consumers(node), *self._neighbours(node)):
+                if producer is not node:
+                    continue
+                refusal = self._judge.verdict(producer, consumer).refusal
+                if refusal is not None:
+                    yield Rejected(
+                        producer.step.name,
+                        consumer.step.name,
+                        refusal.rule.name,
+                        refusal.rule.where,
+                        refusal.text,
+                        self._judge.values(refusal, producer, consumer),
+                    )
+
+
+def _imported(step: Step, builder: Builder) -> Step:
+    """A nest made anew in the common builder, with axes named alike in all nests, so that
+    equal boxes have equal axes and most joins need no rewriting."""
+    if not isinstance(step, Nest):
+        return step
+    axes = tuple(Axis(f"i{place}", axis.size) for place, axis in enumerate(step.axes))
+    raxes = tuple(Axis(f"r{place}", axis.size) for place, axis in enumerate(step.raxes))
+    old, new = (*step.axes, *step.raxes), (*axes, *raxes)
+    places = {before: as_index(after) for before, after in zip(old, new, strict=True)}
+    return rewrite_nest(step, builder, places, axes, raxes)

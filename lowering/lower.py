@@ -1,0 +1,320 @@
+"""FX graph to loop IR.
+
+Takes a functional ATen graph with meta["val"]; gives a `Program`. Each node becomes memory
+filled by a nest of its own, a view (index arithmetic, no code), or an extern call. Fusion is
+another step.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+
+from ..engine.dtypes import word_of
+from ..engine.op import Bound, Op
+from ..engine.ops import OpTable
+from ..engine.rule import ScalarEntry
+from .assemble import ASSEMBLE
+from .creation import CREATION
+from .externs import VALUES, as_argument, extern
+from .index import as_index
+from .indexing import INDEXING
+from .loops import Program, Scalar, SizeValue, Store, View
+from .norms import NORMS
+from .pointwise import Meaning
+from .promotion import promoted
+from .reductions import REDUCTIONS
+from .values import (
+    Indices,
+    Stored,
+    Value,
+    axes_for,
+    root,
+    shape_of,
+    size_of,
+    stride_of,
+)
+from .views import VIEWS, Lower, broadcast_index
+from .work import Declined, LoweringError, Work, is_size, supported
+
+
+def copy(work: Work, node: fx.Node, x: Value, *_: Any) -> Stored:
+    """A copy in the dtype and layout that the result has."""
+    return work.pointwise(node, node.meta["val"], lambda index: work.load(x, index))
+
+
+COPIES: Mapping[str, Lower] = {
+    name: copy for name in ("clone", "cast", "_to_copy", "contiguous", "lift_fresh_copy")
+}
+CLASSES: Mapping[str, Mapping[str, Lower]] = {
+    "pointwise": COPIES,
+    "view": VIEWS,
+    "creation": CREATION,
+    "reduction": {**REDUCTIONS, **NORMS},
+    "indexed": {**ASSEMBLE, **INDEXING},
+}
+PYTHON: Mapping[str, Lower] = {
+    name: lower for table in CLASSES.values() for name, lower in table.items()
+}
+
+
+def lower(
+    gm: fx.GraphModule, table: OpTable, scalars: Mapping[str, ScalarEntry]
+) -> Program:
+    """The loop IR of a graph.
+
+    `scalars` are the scalar ops that the target can spell; a pointwise op whose meaning needs
+    another is an extern. Raises LoweringError where the graph passes something that is
+    neither a tensor nor a number.
+    """
+    return Lowering(gm, table, scalars).run()
+
+
+def lowered_ops(table: OpTable) -> dict[str, str]:
+    """Which canonical ops become loop nests or index arithmetic, and as what: "pointwise",
+    "view", "reduction", "creation" or "indexed". The rest are extern calls."""
+    found = {name: kind for kind, ops in CLASSES.items() for name in ops}
+    for name in table.names():
+        op = table.find(name)
+        if op is not None and op.entry is not None and op.entry.scalar is not None:
+            found[op.name] = "pointwise"
+    return found
+
+
+class Lowering:
+    """Walks the graph once."""
+
+    def __init__(
+        self, gm: fx.GraphModule, table: OpTable, scalars: Mapping[str, ScalarEntry]
+    ) -> None:
+        self._work = Work(gm)
+        self._nodes = list(gm.graph.nodes)
+        self._table = table
+        self._scalars = scalars
+        self._inputs: list[str | SizeValue | None] = []
+        self._outputs: tuple[View | SizeValue | int | float | bool | None, ...] = ()
+        self._mutating = False
+
+    def run(self) -> Program:
+        for node in self._nodes:
+            self._visit(node)
+        work = self._work
+        return Program(
+            tuple(self._inputs), work.buffers, tuple(work.steps), self._outputs, work.constants
+        )
+
+    def _visit(self, node: fx.Node) -> None:
+        match node.op:
+            case "placeholder":
+                self._work.env[node] = self._input(node)
+            case "get_attr":
+                self._work.env[node] = self._attribute(node)
+            case "output":
+                self._outputs = self._results(node.args[0])
+            case _:
+                self._work.env[node] = self._call(node)
+
+    def _input(self, node: fx.Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            buffer = self._work.buffer(
+                node.name, word_of(value.dtype), shape_of(value), stride_of(value), "input"
+            )
+            self._inputs.append(buffer.name)
+            return Stored(buffer)
+        if isinstance(value, torch.SymInt):
+            size = size_of(value)
+            self._inputs.append(SizeValue(size))
+            return size
+        if isinstance(value, torch.SymFloat | torch.SymBool):
+            self._inputs.append(SizeValue(value.node.expr))
+            return SizeValue(value.node.expr)
+        if value is not None and not isinstance(value, int | float | bool):
+            raise LoweringError(f"input {node.name} is a {type(value).__name__}")
+        self._inputs.append(None)
+        return value
+
+    def _attribute(self, node: fx.Node) -> Any:
+        value: Any = self._work.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        buffer = self._work.buffer(
+            node.name, word_of(value.dtype), shape_of(value), stride_of(value), "constant"
+        )
+        self._work.constants[buffer.name] = value.detach()
+        return Stored(buffer)
+
+    def _call(self, node: fx.Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            return size_of(value)
+        if isinstance(value, torch.SymFloat | torch.SymBool):
+            return SizeValue(value.node.expr)
+        if isinstance(value, int | float | bool):
+            return value
+        if node.target is operator.getitem:
+            return self._item(node)
+        if node.target is torch.ops.aten.copy_.default:
+            return self._write(node)
+        try:
+            return self._native(node)
+        except Declined:
+            return extern(self._work, node)
+
+    def _item(self, node: fx.Node) -> Any:
+        base, place = node.args
+        assert isinstance(base, fx.Node) and isinstance(place, int)
+        return self._work.env[base][place]
+
+    def _native(self, node: fx.Node) -> Any:
+        """Raises Declined where only the op itself will do."""
+        if node.op != "call_function" or not _all_supported(node):
+            raise Declined
+        bound = self._table.bind(node.target, node.args, node.kwargs)
+        if bound is None:
+            raise Declined
+        if bound.op.entry is not None and bound.op.entry.scalar is not None:
+            return self._pointwise(node, bound)
+        made = PYTHON.get(_family(bound.op))
+        if made is None:
+            raise Declined
+        args = [as_argument(self._work, arg) for arg in bound.args]
+        mark = len(self._work.steps)
+        try:
+            return made(self._work, node, *args)
+        except Declined:
+            del self._work.steps[mark:]
+            raise
+
+    def _pointwise(self, node: fx.Node, bound: Bound) -> Stored:
+        work, meta = self._work, node.meta["val"]
+        entry = bound.op.entry
+        assert entry is not None and entry.scalar is not None
+        if not isinstance(meta, torch.Tensor):
+            raise Declined
+        expr, result = entry.scalar, word_of(meta.dtype)
+        values = {
+            param.name: as_argument(work, arg)
+            for param, arg in zip(bound.op.params, bound.args, strict=True)
+        }
+        dtype = _meeting(values) if result == "bool" else result
+
+        def make(index: Indices) -> Scalar:
+            read = {
+                name: work.load(value, broadcast_index(index, value.shape))
+                if isinstance(value, VALUES)
+                else value
+                for name, value in values.items()
+            }
+            return Meaning(work.builder, read, dtype, self._scalars or None).of(expr)
+
+        make(tuple(as_index(axis) for axis in axes_for(shape_of(meta))))
+        return work.pointwise(node, meta, make)
+
+    def _write(self, node: fx.Node) -> Any:
+        """`copy_` at the end of a graph: a value is written into an input.
+
+        What the graph still reads of inputs must be what they were before.
+        """
+        target, source = node.args[0], node.args[1]
+        assert isinstance(target, fx.Node)
+        work = self._work
+        place = work.env[target]
+        self._before_writes()
+        buffer = place.buffer if isinstance(place, Stored) else None
+        if (
+            buffer is None
+            or not isinstance(source, fx.Node)
+            or not _all_supported(node)
+            or _overlaps(buffer.shape, buffer.stride)
+        ):
+            return extern(work, node)
+        value = work.env[source]
+        if root(value) is place or (isinstance(value, Stored) and value.buffer == buffer):
+            return place
+        axes = axes_for(buffer.shape)
+        index = tuple(as_index(axis) for axis in axes)
+        scalar = work.load(value, broadcast_index(index, value.shape))
+        store = Store(buffer.name, index, work.builder.cast(scalar, buffer.dtype))
+        work.nest(node, axes, (), [store])
+        return place
+
+    def _before_writes(self) -> None:
+        """Once, before the first write: put into memory whatever later reads an input that is
+        written, so that it reads the old value."""
+        if self._mutating:
+            return
+        self._mutating = True
+        work = self._work
+        copies = [n for n in self._nodes if n.target is torch.ops.aten.copy_.default]
+        written = {root(work.env[n.args[0]]) for n in copies if n.args[0] in work.env}
+        names = {base.buffer.name for base in written if isinstance(base, Stored)}
+        for copy in copies:
+            source = copy.args[1]
+            value = work.env.get(source)
+            if not isinstance(value, VALUES) or copy.args[0] is source:
+                continue
+            base = root(value)
+            if isinstance(base, Stored) and base.buffer.name in names:
+                fresh = work.buffer(source.name, value.dtype, value.shape)
+                work.env[source] = work.copy(source, fresh, value)
+        outputs = [n for n in self._nodes[-1].all_input_nodes if n in work.env]
+        work.settle(frozenset(names), outputs)
+
+    def _results(self, outputs: Any) -> tuple[View | SizeValue | int | float | bool | None, ...]:
+        listed = outputs if isinstance(outputs, list | tuple) else (outputs,)
+        return tuple(self._result(item) for item in listed)
+
+    def _result(self, item: Any) -> View | SizeValue | int | float | bool | None:
+        if not isinstance(item, fx.Node):
+            return item
+        value = self._work.env[item]
+        if isinstance(value, VALUES):
+            view = self._work.view(item, value, item.meta["val"])
+            if self._work.buffers[view.buffer].role == "temp":
+                self._work.set_role(view.buffer, "output")
+            return view
+        if isinstance(value, sympy.Basic):
+            return SizeValue(value)
+        if value is None or isinstance(value, SizeValue | int | float | bool):
+            return value
+        raise LoweringError(f"output {item.name} is a {type(value).__name__}")
+
+
+def _family(op: Op) -> str:
+    """The name that lowerings go by: `sum` for an undeclared `sum.dim_IntList`."""
+    name = op.name
+    return name if name in PYTHON else name.split(".")[0]
+
+
+def _meeting(values: Mapping[str, Any]) -> str:
+    """The dtype in which tensors and numbers meet."""
+    operands: list[Any] = []
+    for value in values.values():
+        if isinstance(value, VALUES):
+            operands.append((value.dtype, len(value.shape)))
+        elif isinstance(value, bool | int | float) or is_size(value):
+            operands.append(value)
+    return promoted(operands) if operands else "bool"
+
+
+def _all_supported(node: fx.Node) -> bool:
+    """Whether nests can compute on every tensor that goes in or comes out."""
+    tensors = [arg.meta.get("val") for arg in node.all_input_nodes]
+    tensors.append(node.meta.get("val"))
+    flat: list[Any] = []
+    for value in tensors:
+        flat += value if isinstance(value, list | tuple) else [value]
+    return all(supported(value) for value in flat if isinstance(value, torch.Tensor))
+
+
+def _overlaps(shape: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
+    """Whether elements of an input may share memory."""
+    return any(size != 1 and step == 0 for size, step in zip(shape, stride, strict=True))

@@ -1,0 +1,210 @@
+"""Cleans up the axes of finished loop nests.
+
+Takes a `Program` or one `Nest`; gives the same computation over fewer and better ordered axes:
+axes of size 1 are gone, axes that are only used in pieces (`a // 8`, `a % 8`) are cut there,
+the fastest axis walks through memory one by one, and neighbouring axes that every access
+walks through as one are merged. Axes are named i0, i1, ... and r0, r1, ... in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from .domain import cut, cuts_of, estimate, product
+from .index import (
+    ZERO,
+    Axis,
+    Index,
+    Quotient,
+    Remainder,
+    Size,
+    as_index,
+    atoms,
+    axes_of,
+    flatten,
+    floor_div,
+    remainder,
+)
+from .loops import Buffer, Builder, Nest, Program, scalars
+from .relate import counts_positions, divided
+from .rewrite import rewrite_nest
+
+# An axis that some access walks as a whole is cut only into pieces at least this long:
+# shorter inner loops cost more than the divisions they save.
+SHORTEST_PIECE = 16
+
+
+@dataclass(frozen=True)
+class _Accesses:
+    """Element positions in memory, plain index values last; those of stores come first."""
+
+    positions: tuple[Index, ...]
+    values: tuple[Index, ...]
+
+    @property
+    def all(self) -> tuple[Index, ...]:
+        return (*self.positions, *self.values)
+
+
+Step = Callable[[Nest, _Accesses, Builder], Nest]
+
+
+def simplify(program: Program) -> Program:
+    """`program` with every nest simplified."""
+    steps = tuple(
+        simplify_nest(step, program.buffers) if isinstance(step, Nest) else step
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
+
+
+def simplify_nest(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+    """One nest simplified; `buffers` gives the strides of what it touches."""
+    builder = Builder()
+    steps: tuple[Step, ...] = (_drop, _cut, _sort, _merge, _rename)
+    for step in steps:
+        nest = step(nest, _accesses(nest, buffers), builder)
+    return nest
+
+
+def _accesses(nest: Nest, buffers: Mapping[str, Buffer]) -> _Accesses:
+    stores = [flatten(s.index, buffers[s.buffer].stride) for s in nest.stores]
+    loads: list[Index] = []
+    values: list[Index] = []
+    for scalar in scalars(nest):
+        if scalar.op == "load" and scalar.buffer is not None:
+            loads.append(flatten(scalar.index, buffers[scalar.buffer].stride))
+        elif scalar.op == "index":
+            values.append(scalar.index[0])
+    by_detail = [sorted(some, key=lambda i: -len(i.terms)) for some in (stores, loads)]
+    return _Accesses((*by_detail[0], *by_detail[1]), tuple(values))
+
+
+def _drop(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+    single = [axis for axis in (*nest.axes, *nest.raxes) if axis.size == 1]
+    axes, raxes = (
+        tuple(axis for axis in group if axis.size != 1) for group in (nest.axes, nest.raxes)
+    )
+    if not single:
+        return nest
+    if nest.raxes and not raxes:
+        raxes = nest.raxes[:1]  # a reduction stays one
+    return rewrite_nest(nest, builder, dict.fromkeys(single, ZERO), axes, raxes)
+
+
+def _cut(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+    axes = tuple(a for a in (*nest.axes, *nest.raxes) if _worth_cutting(a, accesses.all))
+    if not axes:
+        return nest
+    parts = cut(axes, accesses.all, {axis.name for axis in (*nest.axes, *nest.raxes)})
+    if not parts:
+        return nest
+    return rewrite_nest(
+        nest, builder, parts, divided(nest.axes, parts), divided(nest.raxes, parts)
+    )
+
+
+def _worth_cutting(axis: Axis, accesses: Iterable[Index]) -> bool:
+    whole, shortest = False, None
+    for access in accesses:
+        whole = whole or access.coefficient(axis) != 0
+        for atom in atoms(access):
+            for found, divisor in cuts_of(atom):
+                if found == axis:
+                    size = estimate(divisor)
+                    shortest = size if shortest is None else min(shortest, size)
+    return shortest is not None and (not whole or shortest >= SHORTEST_PIECE)
+
+
+def _sort(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+    """Slow axes first. The most detailed store decides, then other accesses place what is
+    left. Reduced axes stay where arg-reductions count along them."""
+    raxes = nest.raxes
+    if not counts_positions(nest):
+        raxes = _sorted(raxes, accesses.positions)
+    return replace(nest, axes=_sorted(nest.axes, accesses.positions), raxes=raxes)
+
+
+def _sorted(axes: tuple[Axis, ...], positions: Iterable[Index]) -> tuple[Axis, ...]:
+    order: list[Axis] = []
+    for position in positions:
+        strides = {axis: abs(estimate(position.coefficient(axis))) for axis in axes}
+        placed = set(order)
+        news = sorted(
+            (axis for axis in axes if strides[axis] and axis not in placed),
+            key=lambda axis: -strides[axis],
+        )
+        for axis in news:
+            order.insert(_place(axis, order, strides), axis)
+    return (*(axis for axis in axes if axis not in set(order)), *order)
+
+
+def _place(axis: Axis, order: list[Axis], strides: Mapping[Axis, int]) -> int:
+    """Before the first placed axis that is faster in this access, else right after the last
+    slower one, else in front."""
+    for place, other in enumerate(order):
+        if 0 < strides[other] < strides[axis]:
+            return place
+    slower = [place for place, other in enumerate(order) if strides[other] >= strides[axis]]
+    return slower[-1] + 1 if slower else 0
+
+
+def _merge(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+    taken = {axis.name for axis in (*nest.axes, *nest.raxes)}
+    places: dict[Axis, Index] = {}
+    axes, raxes = (
+        _merged(group, accesses.all, places, taken) for group in (nest.axes, nest.raxes)
+    )
+    return rewrite_nest(nest, builder, places, axes, raxes) if places else nest
+
+
+def _merged(
+    axes: tuple[Axis, ...],
+    accesses: tuple[Index, ...],
+    places: dict[Axis, Index],
+    taken: set[str],
+) -> tuple[Axis, ...]:
+    """Runs of axes that can be one; `places` learns where each axis of a run went."""
+    runs: list[list[Axis]] = []
+    for axis in axes:
+        if runs and all(_walks_as_one(runs[-1][-1], axis, access) for access in accesses):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    result: list[Axis] = []
+    for run in runs:
+        if len(run) == 1:
+            result.append(run[0])
+            continue
+        whole = Axis(_joined_name(run, taken), product(axis.size for axis in run))
+        result.append(whole)
+        rest = as_index(whole)
+        for axis in reversed(run[1:]):
+            places[axis] = remainder(rest, axis.size)
+            rest = floor_div(rest, axis.size)
+        places[run[0]] = rest
+    return tuple(result)
+
+
+def _walks_as_one(slow: Axis, fast: Axis, access: Index) -> bool:
+    for atom, _ in access.terms:
+        if isinstance(atom, Quotient | Remainder) and {slow, fast} & axes_of(Index(((atom, 1),))):
+            return False
+    step: Size = (as_index(access.coefficient(fast)) * fast.size).const
+    return bool(access.coefficient(slow) == step)
+
+
+def _joined_name(run: list[Axis], taken: set[str]) -> str:
+    name = "_".join(axis.name for axis in run)
+    taken.add(name)
+    return name
+
+
+def _rename(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+    """Names by place; also brings all scalars into one builder."""
+    axes = tuple(Axis(f"i{place}", axis.size) for place, axis in enumerate(nest.axes))
+    raxes = tuple(Axis(f"r{place}", axis.size) for place, axis in enumerate(nest.raxes))
+    old, new = (*nest.axes, *nest.raxes), (*axes, *raxes)
+    places = {before: as_index(after) for before, after in zip(old, new, strict=True)}
+    return rewrite_nest(nest, builder, places, axes, raxes)

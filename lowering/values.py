@@ -1,0 +1,196 @@
+"""What a node of the graph becomes: memory, a view of memory, or a formula.
+
+Takes buffers and functions on logical indices; gives `Value`s. `Stored` is a whole buffer,
+`Mapped` a view (pure index arithmetic), `Computed` a value without memory that costs next to
+nothing to make anew (constants, ranges).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sympy
+import torch
+
+from .index import Axis, Index, Size, as_index, flatten, row_major
+from .loops import Buffer, Builder, Scalar, View
+
+Indices = tuple[Index, ...]
+Guard = tuple[Scalar, Scalar]  # (mask, other): other where the mask is false
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """All of `buffer`."""
+
+    buffer: Buffer
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return self.buffer.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """`make(builder, index)` at every index of `shape`."""
+
+    shape: tuple[Size, ...]
+    dtype: str
+    make: Callable[[Builder, Indices], Scalar]
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """`base` at `place(index)` for every index of `shape`."""
+
+    base: Stored | Computed
+    shape: tuple[Size, ...]
+    place: Callable[[Indices], Indices]
+
+    @property
+    def dtype(self) -> str:
+        return self.base.dtype
+
+
+Value = Stored | Computed | Mapped
+
+
+def mapped(value: Value, shape: tuple[Size, ...], place: Callable[[Indices], Indices]) -> Value:
+    """The view of `value` that reads `place(index)`; views of views collapse."""
+    if isinstance(value, Mapped):
+        inner = value.place
+        return Mapped(value.base, shape, lambda index: inner(place(index)))
+    return Mapped(value, shape, place)
+
+
+def rebased(value: Value, base: Stored) -> Value:
+    """`value` with its formula replaced by memory that holds it."""
+    return Mapped(base, value.shape, value.place) if isinstance(value, Mapped) else base
+
+
+def root(value: Value) -> Stored | Computed:
+    return value.base if isinstance(value, Mapped) else value
+
+
+def load(builder: Builder, value: Value, index: Indices, guard: Guard | None = None) -> Scalar:
+    """The scalar at a logical index; with a guard the memory is touched only under the mask."""
+    base = root(value)
+    if isinstance(value, Mapped):
+        index = value.place(index)
+    if isinstance(base, Stored):
+        return builder.make(
+            "load", guard or (), base.dtype, buffer=base.buffer.name, index=index
+        )
+    made = base.make(builder, index)
+    if guard is None:
+        return made
+    return builder.make("where", (guard[0], made, guard[1]), base.dtype)
+
+
+def axes_for(shape: tuple[Size, ...], prefix: str = "i") -> tuple[Axis, ...]:
+    return tuple(Axis(f"{prefix}{k}", size) for k, size in enumerate(shape))
+
+
+def real_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Without those of size 1, which never occur in an index."""
+    return tuple(axis for axis in axes if axis.size != 1)
+
+
+def strided(value: Value, like: tuple[Size, ...] | None = None) -> View | None:
+    """`value` as strides over its buffer, or None where strides cannot say it.
+
+    `like` gives the strides of dims of size 1 (and of everything in an empty tensor), which
+    index arithmetic cannot tell.
+    """
+    base = root(value)
+    if not isinstance(base, Stored):
+        return None
+    buffer = base.buffer
+    like = like or row_major(value.shape)
+    if isinstance(value, Stored):
+        return View(buffer.name, buffer.shape, buffer.stride)
+    if 0 in value.shape:
+        return View(buffer.name, value.shape, like)
+    axes = axes_for(value.shape)
+    position = flatten(value.place(tuple(as_index(axis) for axis in axes)), buffer.stride)
+    if any(not isinstance(atom, Axis) or _negative(size) for atom, size in position.terms):
+        return None
+    stride = tuple(
+        like[k] if axis.size == 1 else position.coefficient(axis) for k, axis in enumerate(axes)
+    )
+    return View(buffer.name, value.shape, stride, position.const)
+
+
+def _negative(size: Size) -> bool:
+    return size < 0 if isinstance(size, int) else not size.is_nonnegative
+
+
+def size_of(value: int | torch.SymInt) -> Size:
+    """A size as the IR spells it."""
+    if isinstance(value, torch.SymInt):
+        return plain(value.node.expr)
+    return int(value)
+
+
+def plain(value: sympy.Expr | int) -> Size:
+    if isinstance(value, int):
+        return value
+    value = sympy.expand(value)
+    return int(value) if value.is_Integer else value
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[Size, ...]:
+    return tuple(size_of(size) for size in tensor.shape)
+
+
+def stride_of(tensor: torch.Tensor) -> tuple[Size, ...]:
+    """Strides, row-major where the layout has none (sparse)."""
+    if tensor.layout is not torch.strided:
+        return row_major(shape_of(tensor))
+    return tuple(size_of(size) for size in tensor.stride())
+
+
+def dense_stride(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> tuple[Size, ...]:
+    """`stride` where every element has a place of its own without gaps, else row-major."""
+    if 0 in shape or same_stride(shape, stride, row_major(shape)):
+        return stride
+    dims = [k for k, size in enumerate(shape) if size != 1]
+    if not all(isinstance(stride[k], int) and isinstance(shape[k], int) for k in dims):
+        return stride if _symbolic_dense(shape, stride, dims) else row_major(shape)
+    step: Size = 1
+    for k in sorted(dims, key=lambda k: stride[k]):
+        if stride[k] != step:
+            return row_major(shape)
+        step = plain(step * shape[k])
+    return stride
+
+
+def same_stride(
+    shape: tuple[Size, ...], first: tuple[Size, ...], second: tuple[Size, ...]
+) -> bool:
+    """Whether two strides address `shape` alike; dims of size 1 do not count."""
+    if 0 in shape:
+        return True
+    return all(
+        size == 1 or plain(a) == plain(b)
+        for size, a, b in zip(shape, first, second, strict=True)
+    )
+
+
+def _symbolic_dense(
+    shape: tuple[Size, ...], stride: tuple[Size, ...], dims: list[int]
+) -> bool:
+    step: Size = 1
+    left = list(dims)
+    while left:
+        inner = next((k for k in left if plain(stride[k]) == plain(step)), None)
+        if inner is None:
+            return False
+        left.remove(inner)
+        step = plain(step * shape[inner])
+    return True

@@ -1,0 +1,128 @@
+"""Whether the fusion rules allow a pair of nests to join, and what it gains.
+
+Takes the rules and the facts; gives a `Verdict` for a pair: the rule that allows it with the
+largest gain, or the condition that stood in the way. A rule that forbids beats all that allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.expr import Expr
+from ..engine.rule import FuseRule
+from .conditions import Closure, calls, compile_expr, spell
+from .dependence import Node
+
+FactTable = Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The condition of `rule` that decided against a pair: the first one that failed, or for a
+    `forbid` the last of those that held."""
+
+    rule: FuseRule
+    text: str
+    expr: Expr | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`rule` is None where the pair may not join; then `refusal` says why."""
+
+    rule: FuseRule | None
+    gain: float = 0.0
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    rule: FuseRule
+    when: tuple[Closure, ...]
+    gain: Closure | None
+
+    def failed(self, producer: Node, consumer: Node) -> int | None:
+        """The number of the first condition that does not hold."""
+        for number, holds in enumerate(self.when):
+            if not holds(producer, consumer):
+                return number
+        return None
+
+    def refusal(self, number: int) -> Refusal:
+        if not self.rule.when:
+            return Refusal(self.rule, "", None)
+        condition = self.rule.when[number]
+        return Refusal(self.rule, condition.text, condition.expr)
+
+
+class Judge:
+    """Rules compiled once; `facts` maps the names that conditions call."""
+
+    def __init__(self, rules: Sequence[FuseRule], facts: FactTable) -> None:
+        self._facts = facts
+        self._rules = [_compile(rule, facts) for rule in rules]
+        self._fitting: dict[tuple[str, str], tuple[list[_Compiled], ...]] = {}
+
+    def verdict(self, producer: Node, consumer: Node) -> Verdict:
+        fuse, forbid, prefer = self._of_kinds(producer, consumer)
+        refusals: list[tuple[int, Refusal]] = []
+        best: tuple[float, FuseRule] | None = None
+        for rule in fuse:
+            number = rule.failed(producer, consumer)
+            if number is not None:
+                refusals.append((number, rule.refusal(number)))
+                continue
+            gain = _worth(rule, producer, consumer)
+            if best is None or gain > best[0]:
+                best = (gain, rule.rule)
+        if best is None:
+            nearest = max(reversed(refusals), key=lambda entry: entry[0])[1] if refusals else None
+            return Verdict(None, refusal=nearest)
+        for rule in forbid:
+            if rule.failed(producer, consumer) is None:
+                return Verdict(None, refusal=rule.refusal(len(rule.rule.when) - 1))
+        extra = [r for r in prefer if r.failed(producer, consumer) is None]
+        total = best[0] + sum(_worth(rule, producer, consumer) for rule in extra)
+        if total <= 0:
+            return Verdict(None, total, Refusal(best[1], "gain > 0", best[1].gain))
+        return Verdict(best[1], total)
+
+    def values(self, refusal: Refusal, producer: Node, consumer: Node) -> dict[str, Any]:
+        """The facts that a refusing condition asked for."""
+        if refusal.expr is None:
+            return {}
+        found = {
+            spell(call): compile_expr(call, self._facts)(producer, consumer)
+            for call in calls(refusal.expr, self._facts)
+        }
+        return {name: _plain(value) for name, value in found.items()}
+
+    def _of_kinds(self, producer: Node, consumer: Node) -> tuple[list[_Compiled], ...]:
+        kinds = (self._facts["kind"](producer), self._facts["kind"](consumer))
+        if kinds not in self._fitting:
+            fitting = [
+                entry
+                for entry in self._rules
+                if entry.rule.producer in (kinds[0], "any")
+                and entry.rule.consumer in (kinds[1], "any")
+            ]
+            self._fitting[kinds] = tuple(
+                [entry for entry in fitting if entry.rule.kind == word]
+                for word in ("fuse", "forbid", "prefer")
+            )
+        return self._fitting[kinds]
+
+
+def _compile(rule: FuseRule, facts: FactTable) -> _Compiled:
+    when = tuple(compile_expr(condition.expr, facts) for condition in rule.when)
+    return _Compiled(rule, when, compile_expr(rule.gain, facts) if rule.gain else None)
+
+
+def _worth(rule: _Compiled, producer: Node, consumer: Node) -> float:
+    return float(rule.gain(producer, consumer)) if rule.gain is not None else 0.0
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,323 @@
+"""Views: ops that only say where elements lie.
+
+Takes the value of the operand and canonical arguments; gives a `Mapped` value, no code. Also
+covers ops that copy in eager but are no more than an index formula (roll, flip, repeat): the
+reader computes the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .index import (
+    ZERO,
+    Index,
+    Size,
+    as_index,
+    bounds,
+    flatten,
+    remainder,
+    row_major,
+    unflatten,
+)
+from .ranges import at_most
+from .values import (
+    Indices,
+    Stored,
+    Value,
+    axes_for,
+    mapped,
+    plain,
+    root,
+    same_stride,
+    shape_of,
+    size_of,
+    strided,
+)
+from .work import Declined, Work, number, sizes
+
+Lower = Callable[..., Any]
+
+
+def view(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
+    """Elements in row-major order under another shape, also for a copying reshape."""
+    return reshaped(x, shape_of(node.meta["val"]))
+
+
+def reshaped(x: Value, shape: tuple[Size, ...]) -> Value:
+    groups = _groups(x.shape, shape)
+
+    def place(index: Indices) -> Indices:
+        found: list[Index] = []
+        for inner, outer in groups:
+            old = x.shape[inner]
+            new = shape[outer]
+            position = flatten(index[outer], row_major(new))
+            found += unflatten(position, old)
+        return tuple(found)
+
+    return mapped(x, shape, place)
+
+
+def _groups(old: tuple[Size, ...], new: tuple[Size, ...]) -> list[tuple[slice, slice]]:
+    """The shortest stretches of dims with equal products, so that formulas stay small."""
+    if 0 in old or 0 in new:
+        return [(slice(0, len(old)), slice(0, len(new)))]
+    groups = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        first, second = i, j
+        a, b = old[i], new[j]
+        i, j = i + 1, j + 1
+        while not _equal(a, b):
+            if i < len(old) and (j >= len(new) or not at_most(b, a)):
+                a, i = plain(a * old[i]), i + 1
+            elif j < len(new):
+                b, j = plain(b * new[j]), j + 1
+            else:
+                return [(slice(0, len(old)), slice(0, len(new)))]
+        groups.append((slice(first, i), slice(second, j)))
+    if i < len(old) or j < len(new):  # what is left has size 1
+        groups.append((slice(i, len(old)), slice(j, len(new))))
+    return groups
+
+
+def _equal(a: Size, b: Size) -> bool:
+    return plain(a) == plain(b)
+
+
+def permute(work: Work, node: fx.Node, x: Value, dims: Sequence[int]) -> Value:
+    rank = len(x.shape)
+    order = [number(dim) % rank for dim in dims]
+    back = [order.index(k) for k in range(rank)]
+    return mapped(
+        x,
+        tuple(x.shape[k] for k in order),
+        lambda index: tuple(index[k] for k in back),
+    )
+
+
+def transpose(work: Work, node: fx.Node, x: Value, first: int, second: int) -> Value:
+    order = list(range(len(x.shape)))
+    if order:
+        order[first], order[second] = order[second], order[first]
+    return permute(work, node, x, order)
+
+
+def expand(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
+    return expanded(x, shape_of(node.meta["val"]))
+
+
+def expanded(x: Value, shape: tuple[Size, ...]) -> Value:
+    """`x` broadcast to `shape`."""
+    if x.shape == shape:
+        return x
+    return mapped(x, shape, lambda index: broadcast_index(index, x.shape))
+
+
+def broadcast_index(index: Indices, shape: tuple[Size, ...]) -> Indices:
+    """Where an operand of `shape` is read by a loop over the broadcast shape."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(ZERO if size == 1 else at for at, size in zip(tail, shape, strict=True))
+
+
+def slice_(
+    work: Work, node: fx.Node, x: Value, dim: int, start: Any, end: Any, step: Any = 1
+) -> Value:
+    shape = shape_of(node.meta["val"])
+    first = 0 if start is None else start
+    (low,), stride = sizes(first), number(step)
+    if isinstance(low, int) and low < 0:
+        raise Declined
+    return mapped(x, shape, _moved(dim, lambda at: at * stride + low))
+
+
+def _moved(dim: int, place: Callable[[Index], Index]) -> Callable[[Indices], Indices]:
+    return lambda index: (*index[:dim], place(index[dim]), *index[dim + 1 :])
+
+
+def select(work: Work, node: fx.Node, x: Value, dim: int, at: Any) -> Value:
+    (position,) = sizes(at)
+    if isinstance(position, int) and position < 0:
+        position = plain(x.shape[dim] + position)
+    place = as_index(position)
+    return mapped(
+        x,
+        x.shape[:dim] + x.shape[dim + 1 :],
+        lambda index: (*index[:dim], place, *index[dim:]),
+    )
+
+
+def flip(work: Work, node: fx.Node, x: Value, dims: Sequence[int]) -> Value:
+    chosen = {number(dim) % max(len(x.shape), 1) for dim in dims}
+    return mapped(
+        x,
+        x.shape,
+        lambda index: tuple(
+            as_index(plain(size - 1)) - at if k in chosen else at
+            for k, (at, size) in enumerate(zip(index, x.shape, strict=True))
+        ),
+    )
+
+
+def roll(
+    work: Work, node: fx.Node, x: Value, shifts: Any, dims: Sequence[int] = ()
+) -> Value:
+    steps = [number(shift) for shift in (shifts if isinstance(shifts, list | tuple) else [shifts])]
+    if not dims:
+        flat = reshaped(x, (_numel(x.shape),))
+        return reshaped(_rolled(flat, steps, [0]), x.shape)
+    return _rolled(x, steps, [number(dim) % max(len(x.shape), 1) for dim in dims])
+
+
+def _rolled(x: Value, shifts: list[int], dims: list[int]) -> Value:
+    totals: dict[int, int] = {}
+    for dim, shift in zip(dims, shifts, strict=True):
+        totals[dim] = totals.get(dim, 0) + shift
+
+    def place(index: Indices) -> Indices:
+        found = list(index)
+        for dim, shift in totals.items():
+            size = x.shape[dim]
+            # never negative before the remainder, where the size is known
+            back: Size = (-shift) % size if isinstance(size, int) and size else -shift
+            found[dim] = remainder(index[dim] + back, size) if size != 0 else index[dim]
+        return tuple(found)
+
+    return mapped(x, x.shape, place)
+
+
+def repeat(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
+    shape = shape_of(node.meta["val"])
+    lead = len(shape) - len(x.shape)
+
+    def place(index: Indices) -> Indices:
+        return tuple(
+            at if size == outer else remainder(at, size) if size != 0 else at
+            for at, size, outer in zip(index[lead:], x.shape, shape[lead:], strict=True)
+        )
+
+    return mapped(x, shape, place)
+
+
+def diagonal(
+    work: Work, node: fx.Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    rank = len(x.shape)
+    first, second = number(dim1) % rank, number(dim2) % rank
+    shift = number(offset)
+    rest = [k for k in range(rank) if k not in (first, second)]
+
+    def place(index: Indices) -> Indices:
+        found: list[Index] = [ZERO] * rank
+        for k, at in zip(rest, index[:-1], strict=True):
+            found[k] = at
+        found[first] = index[-1] + max(-shift, 0)
+        found[second] = index[-1] + max(shift, 0)
+        return tuple(found)
+
+    return mapped(x, shape_of(node.meta["val"]), place)
+
+
+def unfold(work: Work, node: fx.Node, x: Value, dim: int, size: Any, step: Any) -> Value:
+    """A window per position: dim counts windows, a new last dim runs inside one."""
+    stride = number(step)
+    if not x.shape:
+        return mapped(x, shape_of(node.meta["val"]), lambda index: ())
+    return mapped(
+        x,
+        shape_of(node.meta["val"]),
+        lambda index: (*index[:dim], index[dim] * stride + index[-1], *index[dim + 1 : -1]),
+    )
+
+
+def as_strided(
+    work: Work, node: fx.Node, x: Value, size: Any, stride: Any, offset: Any = None
+) -> Value:
+    """Provable where the operand is a view of a dense buffer and the result stays inside."""
+    base, here = root(x), strided(x)
+    meta = node.args[0].meta["val"] if isinstance(node.args[0], fx.Node) else None
+    if not isinstance(base, Stored) or here is None or not isinstance(meta, torch.Tensor):
+        raise Declined
+    shape = base.buffer.shape
+    if not same_stride(shape, base.buffer.stride, row_major(shape)) or 0 in shape:
+        raise Declined
+    start = size_of(meta.storage_offset())
+    first = here.offset if offset is None else plain(sizes(offset)[0] - start + here.offset)
+    steps, result = sizes(stride), shape_of(node.meta["val"])
+    axes = tuple(as_index(axis) for axis in axes_for(result))
+    low, high = bounds(flatten(axes, steps, first))
+    if not at_most(0, low) or not at_most(high, plain(_numel(shape) - 1)):
+        raise Declined
+    return mapped(
+        Stored(base.buffer),
+        result,
+        lambda index: unflatten(flatten(index, steps, first), shape),
+    )
+
+
+def _numel(shape: tuple[Size, ...]) -> Size:
+    total: Size = 1
+    for size in shape:
+        total = plain(total * size)
+    return total
+
+
+def same(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
+    return x
+
+
+def split(work: Work, node: fx.Node, x: Value, _: Any, dim: int = 0) -> list[Value]:
+    """Pieces along `dim`; their sizes are those of the results."""
+    pieces: list[Value] = []
+    start: Size = 0
+    for meta in node.meta["val"]:
+        shape = shape_of(meta)
+        pieces.append(mapped(x, shape, _moved(dim, _shift(start))))
+        start = plain(start + shape[dim])
+    return pieces
+
+
+def _shift(start: Size) -> Callable[[Index], Index]:
+    return lambda at: at + start
+
+
+def unbind(work: Work, node: fx.Node, x: Value, dim: int = 0) -> list[Value]:
+    return [select(work, node, x, dim, k) for k in range(len(node.meta["val"]))]
+
+
+
+VIEWS: Mapping[str, Lower] = {
+    "view": view,
+    "reshape": view,
+    "_unsafe_view": view,
+    "squeeze": view,
+    "unsqueeze": view,
+    "flatten": view,
+    "unflatten": view,
+    "view_copy": view,
+    "permute": permute,
+    "transpose": transpose,
+    "expand": expand,
+    "broadcast_to": expand,
+    "slice": slice_,
+    "select": select,
+    "flip": flip,
+    "roll": roll,
+    "repeat": repeat,
+    "diagonal": diagonal,
+    "unfold": unfold,
+    "as_strided": as_strided,
+    "alias": same,
+    "detach": same,
+    "lift": same,
+    "lift_fresh": same,
+    "split": split,
+    "split_with_sizes": split,
+    "chunk": split,
+    "unbind": unbind,
+}

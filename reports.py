@@ -1,0 +1,52 @@
+"""What happened in a compile: one `CompileReport` per graph, for `explain` and the logs.
+
+The backend fills a report while it compiles; `recording()` collects the reports of every
+graph that is compiled inside its `with` block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+_numbers = itertools.count()
+_listeners: list[list[CompileReport]] = []
+
+
+@dataclass
+class CompileReport:
+    """One graph: `kind` is "inference", "forward" or "backward" ("capture" for the stages
+    before AOTAutograd). `seconds` maps step names to wall time."""
+
+    kind: str
+    graph: int = field(default_factory=lambda: next(_numbers))
+    stages: list[Any] = field(default_factory=list)  # engine StageReports, in running order
+    fusion: Any = None  # lowering FusionReport
+    kernels: list[Any] = field(default_factory=list)
+    externs: list[Any] = field(default_factory=list)
+    folded: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    fallback: str = ""  # why the graph runs unoptimised; empty where it does not
+    source: str = ""
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[list[CompileReport]]:
+    """Collect the reports of the compiles inside the block, in order."""
+    reports: list[CompileReport] = []
+    _listeners.append(reports)
+    try:
+        yield reports
+    finally:
+        _listeners.remove(reports)
+
+
+def open_report(kind: str) -> CompileReport:
+    """A fresh report, known to every open `recording`."""
+    report = CompileReport(kind)
+    for listener in _listeners:
+        listener.append(report)
+    return report

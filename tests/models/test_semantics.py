@@ -1,0 +1,195 @@
+"""What a compiled function must share with eager beyond values: strides, aliasing, mutation,
+dtypes, None results, sizes that change, and raised errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+Function = Callable[..., Any]
+
+
+def _compiled(function: Function, **how: Any) -> Function:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="eqsat", fullgraph=True, **how)  # type: ignore[no-any-return]
+
+
+def _same(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(ours, theirs, equal_nan=True)
+    for a, b in zip(_tensors(ours), _tensors(theirs), strict=True):
+        assert a.stride() == b.stride()
+        assert a.dtype == b.dtype
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
+
+
+def test_inputs_written_in_place() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(y.sin())
+        y[1:].mul_(2)
+        return x * y
+
+    ours = [torch.randn(4, 3), torch.randn(4, 3)]
+    theirs = [t.clone() for t in ours]
+    _same(_compiled(f)(*ours), f(*theirs))
+    _same(ours, theirs)
+
+
+def test_a_strided_input_written_in_place() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2).add_(1)
+        return x.sum()
+
+    base = torch.randn(6, 8)
+    twin = base.clone()
+    _same(_compiled(f)(base[::2].t()), f(twin[::2].t()))
+    _same(base, twin)
+
+
+def test_overlapping_copy() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x[1:] = x[:-1].clone()
+        return x.cumsum(0)
+
+    x = torch.arange(20.0).reshape(5, 4)
+    twin = x.clone()
+    _same(_compiled(f)(x), f(twin))
+    _same(x, twin)
+
+
+def test_outputs_that_alias_inputs_and_each_other() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return x, x.t(), y, y.view(-1), y[1:], y
+
+    x = torch.randn(3, 4)
+    out, expected = _compiled(f)(x), f(x)
+    _same(out, expected)
+    assert out[0].data_ptr() == x.data_ptr() and out[1].data_ptr() == x.data_ptr()
+    out[2].zero_()
+    assert out[3].abs().sum() == 0 and out[4].abs().sum() == 0
+
+
+def test_strides_are_eagers() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        turned = x.permute(2, 0, 1)
+        return x.transpose(0, 1) * 2, turned.neg(), turned.contiguous() + 1, x[:, None] - 1
+
+    x = torch.randn(2, 3, 4)
+    _same(_compiled(f)(x), f(x))
+    image = torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last)
+
+    def g(image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return image + 1, torch.relu(image).mean(1), nn.functional.avg_pool2d(image, 2)
+
+    _same(_compiled(g)(image), g(image))
+
+
+def test_none_and_number_results() -> None:
+    def f(x: torch.Tensor) -> tuple[Any, ...]:
+        return x + 1, None, x.shape[0], "text", x.sum()
+
+    x = torch.randn(3)
+    _same(_compiled(f, dynamic=True)(x), f(x))
+
+
+def test_gradients_that_are_none() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return a * 2, b.detach() * a.detach()
+
+    a, b = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    out = _compiled(f)(a, b)
+    out[0].sum().backward()
+    assert b.grad is None and a.grad is not None
+    torch.testing.assert_close(a.grad, torch.full((3,), 2.0))
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_sizes_that_change(dynamic: bool | None) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.softmax(x @ w, -1)
+        half = y.shape[0] // 2
+        return y, y[:half].sum(0), x.new_zeros(x.shape[0], 2) + half, y.reshape(-1)
+
+    w = torch.randn(5, 6)
+    compiled = _compiled(f, dynamic=dynamic)
+    for n in (4, 7, 2, 31):
+        x = torch.randn(n, 5)
+        _same(compiled(x, w), f(x, w))
+
+
+def test_empty_and_zero_dimensional_tensors() -> None:
+    def f(x: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * s, x.sum(), x.mean(0), torch.softmax(x, 1), s.exp() + 1, x.amax(1)
+
+    for shape in ((0, 3), (3, 1)):
+        x, s = torch.randn(shape), torch.tensor(2.0)
+        _same(_compiled(f)(x, s), f(x, s))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_half_types_round_where_eager_does(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * 3 + 1) / 7, x.to(torch.float32) * 0.1, torch.sigmoid(x) * x, x.sum(1)
+
+    x = torch.randn(5, 9).to(dtype)
+    for ours, theirs in zip(_compiled(f)(x), f(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_random_numbers_are_eagers() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.5) + torch.rand_like(x)
+
+    x = torch.ones(50)
+    torch.manual_seed(3)
+    ours = _compiled(f)(x)
+    torch.manual_seed(3)
+    _same(ours, f(x))
+
+
+def test_errors_are_eagers() -> None:
+    def pick(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)[i] * 2
+
+    x, i = torch.randn(4), torch.tensor([0, 7])
+    with pytest.raises(IndexError, match="index 7 is out of bounds"):
+        _compiled(pick)(x, i)
+
+
+def test_inputs_that_begin_to_overlap() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(10)
+        return a * b
+
+    compiled = _compiled(f)
+    _same(compiled(torch.ones(4), torch.full((4,), 2.0)), f(torch.ones(4), torch.full((4,), 2.0)))
+    base = torch.arange(6.0)
+    twin = base.clone()
+    _same(compiled(base[:4], base[2:]), f(twin[:4], twin[2:]))
+    _same(base, twin)
+
+
+def test_calls_from_many_threads() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w).softmax(-1) @ w
+
+    compiled = _compiled(f)
+    w = torch.randn(16, 16)
+    inputs = [torch.randn(16, 16) for _ in range(24)]
+    compiled(inputs[0], w)
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda x: compiled(x, w), inputs))
+    for x, out in zip(inputs, outputs, strict=True):
+        torch.testing.assert_close(out, f(x, w))
