@@ -61,7 +61,7 @@ def one(_: mpmath.mpf) -> mpmath.mpf:
 def main() -> None:
     half = float(mpmath.log(2)) / 2 + 1e-6
     root = float(mpmath.sqrt(2))
-    quarter = float(mpmath.pi) / 4 + 1e-6
+    quarter = float(mpmath.pi) / 4 + 2e-3  # the quotient is rounded before the remainder is known
     show(
         "exp(r) = 1 + r + r^2 q(r)",
         True,
@@ -111,30 +111,30 @@ def main() -> None:
         ),
     )
     show(
-        "erfc(x) = exp(-q(x)), 1 <= x <= 4",
+        "erfc(y + 2.5) = q(y), |y| <= 1.5",
         True,
-        fit(lambda x: -mpmath.log(mpmath.erfc(x)), mpmath.erfc, 1.0, 4.0, 7),
+        fit(lambda y: mpmath.erfc(y + 2.5), one, -1.5, 1.5, 12),
     )
     show(
         "sin(r) = r + r^3 q(r^2)",
-        False,
+        True,
         fit(
             lambda t: (mpmath.sin(mpmath.sqrt(t)) / mpmath.sqrt(t) - 1) / t,
             lambda t: t + 1e-3,
             1e-9,
             quarter**2,
-            4,
+            3,
         ),
     )
     show(
         "cos(r) = 1 - r^2 / 2 + r^4 q(r^2)",
-        False,
+        True,
         fit(
             lambda t: (mpmath.cos(mpmath.sqrt(t)) - 1 + t / 2) / (t * t),
             lambda t: t * t + 1e-3,
             1e-9,
             quarter**2,
-            3,
+            2,
         ),
     )
     edge = ((root - 1) / (root + 1) + 1e-6) ** 2

@@ -143,7 +143,7 @@ def _link_flags(flags: Sequence[str]) -> list[str]:
 
 
 def _key(compiler: Compiler, flags: Sequence[str], *parts: str) -> str:
-    native = _processor() if "-march=native" in flags else ""
+    native = processor() if "-march=native" in flags else ""
     shared = (compiler.version, *compiler.command, *flags, native, _header_text())
     return digest(*shared, *parts)[:40]
 
@@ -161,8 +161,9 @@ def _header_text() -> str:
 
 
 @lru_cache(maxsize=1)
-def _processor() -> str:
-    """What -march=native depends on, so that machines may share a cache folder."""
+def processor() -> str:
+    """The processor's model and features: with -march=native, machines that share a cache
+    folder must not share objects."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

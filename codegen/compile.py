@@ -15,13 +15,15 @@ from typing import Any, cast
 import sympy
 
 from ..engine.dtypes import dtype_of
-from ..lowering.index import Size
+from ..lowering.domain import product
+from ..lowering.index import Size, row_major
 from ..lowering.loops import Buffer, Extern, Nest, Program, SizeValue, View
 from ..lowering.plan import plan
 from .build import Unit, build_library
 from .entry import ENTRY, Call, KernelCall, PythonCall, ShimCall, emit_entry, shim_slot
 from .externs import Operands, Route, emit_call, find_route, views_in
 from .flags import compile_flags
+from .gemm import Pick, pick_route
 from .instance import Blueprint, Instance, PythonStep, Slot, lower_argument
 from .kernels import Kernel, KernelUse, emit_kernels, make_units
 from .launch import Runner, find_runner
@@ -33,27 +35,30 @@ SHAPES_KEPT = 8  # instances of how many sets of symbol values are kept for dyna
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """`shims`: let the entry call ATen directly; off, every extern runs through Python."""
+    """`shims`: let the entry call ATen directly; off, every extern runs through Python.
+    `measure_gemm`: take oneDNN for matrix products where it is measured to be faster; it may
+    round differently from eager."""
 
     shims: bool = True
+    measure_gemm: bool = True
 
 
 @dataclass(frozen=True)
 class ExternInfo:
-    """How one extern call is run: `path` is "python" or the name of a C function."""
+    """How one extern call is run: `path` is "python" or the name of a C function. `pick` holds
+    the times of a matrix product that was measured."""
 
     name: str
     target: str
     path: str
     origins: tuple[str, ...]
     rules: tuple[str, ...]
+    pick: Pick | None = None
 
 
 class CompiledGraph:
     """A boxed callable: takes one list of graph inputs (tensors and ints), empties it, and
     gives the list of outputs. Safe to call from several threads and from within itself."""
-
-    _boxed_call = True
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class CompiledGraph:
         source: str,
         runner: Runner,
     ) -> None:
+        self._boxed_call = True  # on the instance: torch copies it to wrappers from there
         self.kernels = tuple(kernels)
         self.externs = tuple(externs)
         self.source = source
@@ -113,7 +119,7 @@ def compile_program(
     Raises CompilerMissing, BuildError, UnboundSymbol.
     """
     options = options or CompileOptions()
-    routes = _find_routes(program, options)
+    routes, picks = _find_routes(program, options)
     program = _assign_roles(program, routes)
     numbers = Numbers()
     operands = Operands(program.buffers, numbers)
@@ -128,22 +134,31 @@ def compile_program(
     symbols = numbers.symbols()
     bind = bind_symbols(program, symbols) if symbols else None
     source = "\n".join(unit.shown for unit in units)
-    externs = _describe(program, routes)
+    externs = _describe(program, routes, picks)
     return CompiledGraph(blueprint, bind, kernels, externs, source, find_runner())
 
 
 # Steps of `compile_program`.
 
 
-def _find_routes(program: Program, options: CompileOptions) -> dict[int, Route]:
-    """Step number -> shim call, for the externs that have one."""
+def _find_routes(
+    program: Program, options: CompileOptions
+) -> tuple[dict[int, Route], dict[int, Pick]]:
+    """Step number -> shim call, for the externs that have one; and what was measured."""
     routes: dict[int, Route] = {}
+    picks: dict[int, Pick] = {}
     for number, step in enumerate(program.steps):
+        route = None
         if isinstance(step, Extern) and options.shims:
             route = find_route(step, program.buffers)
-            if route is not None:
-                routes[number] = route
-    return routes
+        if route is None:
+            continue
+        if options.measure_gemm:
+            route, pick = pick_route(route, program.buffers)
+            if pick is not None:
+                picks[number] = pick
+        routes[number] = route
+    return routes, picks
 
 
 def _assign_roles(program: Program, routes: Mapping[int, Route]) -> Program:
@@ -213,7 +228,7 @@ def _make_blueprint(
     for buffer in program.buffers.values():
         named = buffer.role in ("output", "extern")
         whole = operands.whole(buffer.name) if named else None
-        elements = numbers.add(_elements(buffer))
+        elements = numbers.add(_elements(buffer)) if buffer.role == "temp" else 0
         slots.append(Slot(buffer.name, dtype_of(buffer.dtype), buffer.role, elements, whole))
     outputs = tuple(_output(value, operands, numbers) for value in program.outputs)
     constants = {operands.slot(name): tensor for name, tensor in program.constants.items()}
@@ -259,16 +274,21 @@ def _output(value: Any, operands: Operands, numbers: Numbers) -> tuple[str, Any]
 
 
 def _elements(buffer: Buffer) -> Size:
-    """How many elements of memory the layout spans."""
+    """How many elements of memory the layout spans; not positive for an empty tensor whose
+    sizes are symbolic."""
     if any(size == 0 for size in buffer.shape):
         return 0
+    if buffer.stride == row_major(buffer.shape):
+        return product(buffer.shape)
     total: Size = 1
     for size, stride in zip(buffer.shape, buffer.stride, strict=True):
         total = total + (size - 1) * stride
-    return plain(total if isinstance(total, int) else sympy.Max(total, 0))
+    return plain(total)
 
 
-def _describe(program: Program, routes: Mapping[int, Route]) -> list[ExternInfo]:
+def _describe(
+    program: Program, routes: Mapping[int, Route], picks: Mapping[int, Pick]
+) -> list[ExternInfo]:
     return [
         ExternInfo(
             step.name,
@@ -276,6 +296,7 @@ def _describe(program: Program, routes: Mapping[int, Route]) -> list[ExternInfo]
             routes[number].shim.symbol if number in routes else "python",
             step.origins,
             step.rules,
+            picks.get(number),
         )
         for number, step in enumerate(program.steps)
         if isinstance(step, Extern)

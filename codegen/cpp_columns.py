@@ -14,11 +14,12 @@ from ..lowering.loops import Scalar, operands
 from . import cpp_types
 from .cpp_kernel import Kernel
 from .cpp_passes import Pass
-from .cpp_plan import CHUNKS, Loop, LoopPlan
+from .cpp_plan import Loop, LoopPlan
 from .cpp_reduce import Accumulator, accumulator
 from .cpp_rows import RowWriter
 from .passes import store_roots
 
+_CHUNKS = 16  # pieces of a split reduction; each has a row of lanes on the stack
 _ROWS = 256  # rows summed before the sum is added to a wider one
 
 
@@ -143,13 +144,13 @@ class ColumnWriter(RowWriter):
         """Chunks of the outermost reduced axis on all threads; their lanes joined in order."""
         kernel, first, width = self.kernel, self.plan.inner[0], self.plan.width
         for item in found:
-            kernel.write(f"{item.type()} {item.name}_parts[{CHUNKS}][{width}];")
+            kernel.write(f"{item.type()} {item.name}_parts[{_CHUNKS}][{width}];")
             if item.is_arg:
-                kernel.write(f"int64_t {item.name}_parts_at[{CHUNKS}][{width}];")
+                kernel.write(f"int64_t {item.name}_parts_at[{_CHUNKS}][{width}];")
         kernel.write(self.plan.split)
-        with kernel.block(f"for (int64_t chunk = 0; chunk < {CHUNKS}; chunk++)"):
-            kernel.write(f"const int64_t low = {first.stop} * chunk / {CHUNKS};")
-            kernel.write(f"const int64_t high = {first.stop} * (chunk + 1) / {CHUNKS};")
+        with kernel.block(f"for (int64_t chunk = 0; chunk < {_CHUNKS}; chunk++)"):
+            kernel.write(f"const int64_t low = {first.stop} * chunk / {_CHUNKS};")
+            kernel.write(f"const int64_t high = {first.stop} * (chunk + 1) / {_CHUNKS};")
             self._declare_lanes(found)
             piece = Loop(first.var, "low", "high", 1, first.axis)
             self._column_loops(step, found, (piece, *self.plan.inner[1:]))
@@ -164,7 +165,7 @@ class ColumnWriter(RowWriter):
             return
         self._declare_lanes(found)
         with (
-            kernel.block(f"for (int64_t chunk = 0; chunk < {CHUNKS}; chunk++)"),
+            kernel.block(f"for (int64_t chunk = 0; chunk < {_CHUNKS}; chunk++)"),
             self._each_lane(),
         ):
             for item in found:

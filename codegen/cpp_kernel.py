@@ -55,6 +55,7 @@ class Kernel:
         self.printer = IndexPrinter(self.axes, self.symbols, self.name)
         self.arguments = _argument_names(self.analysis, nest)
         self.names: dict[int, str] = {}
+        self.staged: dict[int, str] = {}  # loads that read a local tile instead
         self.lines: list[str] = []
         self._depth = 1
         self._values = 0
@@ -124,7 +125,8 @@ class Kernel:
         return special.replace("$x", operands[0]) if special else None
 
     def _load(self, scalar: Scalar, operands: Sequence[str]) -> str:
-        word = cpp_types.load(scalar.dtype, self.place(scalar.buffer or "", scalar.index))
+        place = self.staged.get(id(scalar)) or self.place(scalar.buffer or "", scalar.index)
+        word = cpp_types.load(scalar.dtype, place)
         if not operands:
             return word
         return f"{operands[0]} ? {word} : {operands[1]}"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..lowering.index import Axis, Size
+from ..lowering.loops import Scalar, operands
 from .cpp_access import Access, accesses, private_axes
 from .cpp_kernel import Kernel
 from .scalars import cost
@@ -18,11 +19,14 @@ from .scalars import cost
 # Work (in flops) below which threads cost more than they save.
 PARALLEL_WORK = 32768
 STRETCH = 4096  # elements summed before the sum is added to a wider one
+SEARCH = 512  # elements whose extreme is found before its place
 CHUNKS = 64  # pieces of a reduction that is split over threads
 _ENOUGH_POINTS = 8
 _COLLAPSE_POINTS = 64
-_TILE = 16
+TILE = 64
 _LANES = 128
+_WIDEST = 1024
+_LANE_BLOCK = 16384  # elements of a block of lanes that several passes walk
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class LoopPlan:
     split: str = ""
     simd: bool = True
     inside: frozenset[Axis] = field(default_factory=frozenset)  # walked within a pass
+    tile: tuple[Loop, Loop] | None = None  # the loops over one tile: across, along the stores
 
 
 def plan_loops(kernel: Kernel) -> LoopPlan:
@@ -203,14 +208,32 @@ def _plan_scatter(
 def _plan_tiles(kernel: Kernel, others: list[Axis], vector: Axis, crossing: Axis) -> LoopPlan:
     """Some load runs along another axis than the stores: walk square tiles of both."""
     rest = [axis for axis in others if axis != crossing]
-    across, row = _tiles(kernel, crossing, _TILE)
-    along, inner = _tiles(kernel, vector, _TILE)
+    across, row = _tiles(kernel, crossing, TILE)
+    along, inner = _tiles(kernel, vector, TILE)
     loops = (*(_loop(kernel, axis) for axis in rest), across, along, row)
     collapse = min(len(rest) + 2, max(1, _collapsed([*(axis.size for axis in rest), 8, 8])))
     pragma = _threads(kernel, collapse)
     depth = collapse if pragma else 0
     inside = frozenset({vector})
-    return LoopPlan("point", loops, (inner,), None, 0, pragma, depth, inside=inside)
+    return LoopPlan(
+        "point", loops, (inner,), None, 0, pragma, depth, inside=inside, tile=(row, inner)
+    )
+
+
+def crossing_loads(kernel: Kernel, plan: LoopPlan) -> list[Scalar]:
+    """Unmasked loads of a tiled nest that have unit stride across the vector axis."""
+    if plan.tile is None or plan.tile[0].axis is None or plan.tile[1].axis is None:
+        return []
+    across, along = plan.tile[0].axis, plan.tile[1].axis
+    written = {store.buffer for store in kernel.nest.stores}
+    chosen = []
+    for scalar in kernel.analysis.order:
+        if scalar.op != "load" or operands(scalar) or scalar.buffer in written:
+            continue
+        access = Access(kernel.position(scalar.buffer or "", scalar.index), False)
+        if access.step(across) == 1 and access.step(along) not in (0, 1):
+            chosen.append(scalar)
+    return chosen
 
 
 def _vector_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Axis:
@@ -229,14 +252,14 @@ def _vector_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Axis:
 
 def _crossing_axis(others: Sequence[Axis], vector: Axis, found: Sequence[Access]) -> Axis | None:
     """Another axis along which some load has unit stride, while it jumps along `vector`."""
-    if _small(vector.size, _TILE - 1):
+    if _small(vector.size, 15):
         return None
     for access in found:
         step = access.step(vector)
         if access.is_store or step == 0 or _small(step, 7):
             continue
         for axis in others:
-            if access.step(axis) == 1 and not _small(axis.size, _TILE - 1):
+            if access.step(axis) == 1 and not _small(axis.size, 15):
                 return axis
     return None
 
@@ -312,20 +335,30 @@ def _plan_columns(
     found: list[Access],
 ) -> LoopPlan:
     others = [axis for axis in axes if axis != lanes]
-    width = lane_width(lanes.size)
+    width = lane_width(lanes.size, _product(raxes), _walks(kernel, raxes))
     tile = Loop(f"{kernel.axes[lanes]}_tile", "0", kernel.size(lanes), width)
     outer = (*(_loop(kernel, axis) for axis in others), tile)
     ordered = _column_order(kernel, raxes, found)
     inner = tuple(_loop(kernel, axis) for axis in ordered)
     inside = frozenset({*raxes, lanes})
     blocks = lanes.size // width if isinstance(lanes.size, int) else _ENOUGH_POINTS
-    split = _split(kernel, _product(others) * max(1, blocks // 2), ordered)
+    split = _split(kernel, _product(others) * max(1, blocks), ordered)
     if split:
         return LoopPlan("column", outer, inner, lanes, width, split=split, inside=inside)
     collapse = min(len(outer), 1 + _collapsed([axis.size for axis in others]))
     pragma = _threads(kernel, collapse, _product(others) * blocks)
     depth = collapse if pragma else 0
     return LoopPlan("column", outer, inner, lanes, width, pragma, depth, inside=inside)
+
+
+def _walks(kernel: Kernel, raxes: Sequence[Axis]) -> int:
+    """How many passes walk the reduced axes."""
+    analysis = kernel.analysis
+    levels = {analysis.level[id(s)] for s in analysis.order if s.op == "reduce"}
+    for store, level in zip(kernel.nest.stores, analysis.store_level, strict=True):
+        if analysis.store_axes(store) & frozenset(raxes):
+            levels.add(level)
+    return len(levels)
 
 
 def _column_order(kernel: Kernel, raxes: list[Axis], found: Sequence[Access]) -> list[Axis]:
@@ -341,11 +374,16 @@ def _column_order(kernel: Kernel, raxes: list[Axis], found: Sequence[Access]) ->
     return sorted(raxes, key=longest, reverse=True)
 
 
-def lane_width(size: Size) -> int:
-    """Lanes per block: a divisor of a known size where there is a good one."""
+def lane_width(size: Size, rows: Size, passes: int) -> int:
+    """Lanes per block. One pass over memory is fastest along whole rows; where later passes
+    read a block again, it has to stay in cache. A divisor of a known size is best."""
+    widest = _WIDEST
+    if passes > 1:
+        fitting = _LANE_BLOCK // rows if isinstance(rows, int) and rows else 0
+        widest = max(64, min(fitting // 16 * 16, _WIDEST))
     if not isinstance(size, int):
-        return _LANES
-    if size <= 2 * _LANES:
+        return min(widest, _LANES)
+    if size <= widest:
         return size
-    good = [width for width in range(256, 63, -16) if size % width == 0]
-    return good[0] if good else _LANES
+    good = [width for width in range(widest, widest // 4, -16) if size % width == 0]
+    return good[0] if good else widest

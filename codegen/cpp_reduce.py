@@ -47,6 +47,12 @@ class Accumulator:
         return cpp_types.VALUE_TYPES[self.dtype]
 
     @property
+    def guarded(self) -> bool:
+        """Extremes of floats in a row loop: a plain maximum, and apart from it whether nan was
+        seen. This shortens the chain of operations from one step to the next."""
+        return self.kind in ("max", "min") and self.dtype in cpp_types.FLOATS
+
+    @property
     def init(self) -> str:
         match self.kind:
             case "max" | "argmax":
@@ -74,14 +80,23 @@ class Accumulator:
             return f"eq_{self.kind}({name}, {value})"
         return f"{name} {'>' if self.kind == 'max' else '<'} {value} ? {name} : {value}"
 
+    def guarded_updates(self, value: str) -> list[str]:
+        sign = ">" if self.kind == "max" else "<"
+        return [
+            f"{self.name} = {value} {sign} {self.name} ? {value} : {self.name};",
+            f"{self.name}_nan = {self.name}_nan | ({value} != {value});",
+        ]
+
     @property
     def clause(self) -> str:
         """How `omp simd` may combine lanes."""
+        if self.guarded:
+            return f"reduction({self.kind} : {self.name}) reduction(| : {self.name}_nan)"
         sign = {"sum": "+", "prod": "*", "any": "|", "all": "&"}.get(self.kind)
         if sign is None and self.dtype == "bool":
             sign = "|" if self.kind == "max" else "&"
         if sign is None:
-            sign = f"nan{self.kind}" if self.dtype in cpp_types.FLOATS else self.kind
+            sign = self.kind
         return f"reduction({sign} : {self.part})"
 
     def better(self, name: str, value: str, position: str) -> str:
@@ -91,6 +106,12 @@ class Accumulator:
         if self.dtype in cpp_types.FLOATS:
             test += f" | (({value} != {value}) & ({name} == {name}))"
         return test
+
+    def matches(self, name: str, value: str) -> str:
+        """Whether `value` is the extreme `name`."""
+        if self.dtype not in cpp_types.FLOATS:
+            return f"{value} == {name}"
+        return f"({value} == {name}) | (({value} != {value}) & ({name} != {name}))"
 
     def finish(self, name: str, position: str) -> str:
         """The value of the reduction in its dtype."""

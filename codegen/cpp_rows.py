@@ -13,7 +13,7 @@ from ..lowering.loops import Scalar, Store
 from . import cpp_types
 from .cpp_kernel import Kernel
 from .cpp_passes import Pass, plan_passes, row_type
-from .cpp_plan import CHUNKS, STRETCH, Loop, LoopPlan
+from .cpp_plan import CHUNKS, SEARCH, STRETCH, TILE, Loop, LoopPlan, crossing_loads
 from .cpp_reduce import Accumulator, accumulator
 
 
@@ -37,6 +37,8 @@ class RowWriter:
                 loops.enter_context(self.kernel.block(loop.head))
                 if depth >= self.plan.collapse:
                     self._define_at(depth)
+                if self.plan.tile and depth == len(self.plan.outer) - 1:
+                    self._stage_loads(*self.plan.tile)
             self.declare_rows()
             for step in self.passes:
                 self.write_pass(step)
@@ -58,6 +60,28 @@ class RowWriter:
         axes = self.kernel.analysis.varies[id(scalar)]
         deepest = [d for d, loop in enumerate(self.plan.outer, 1) if loop.axis in axes]
         return max([self.plan.collapse, *deepest]) if deepest else 0
+
+    # ---- tiles ----
+
+    def _stage_loads(self, row: Loop, column: Loop) -> None:
+        """Loads that run along `row` are copied into a tile first, so that memory is walked
+        along its rows on both sides."""
+        kernel = self.kernel
+        row_at, column_at = f"{row.var} - {row.start}", f"{column.var} - {column.start}"
+        chosen = [s for s in crossing_loads(kernel, self.plan)]
+        names = {id(scalar): kernel.fresh("tile") for scalar in chosen}
+        for scalar in chosen:
+            kind = cpp_types.MEMORY_TYPES[scalar.dtype]
+            # Rows of a tile are padded: columns would all share one cache set otherwise.
+            kernel.write(f"alignas(64) {kind} {names[id(scalar)]}[{TILE}][{TILE} + 8];")
+        for scalar in chosen:
+            place = kernel.place(scalar.buffer or "", scalar.index)
+            with kernel.block(column.head):
+                kernel.write("#pragma omp simd")
+                with kernel.block(row.head):
+                    kernel.write(f"{names[id(scalar)]}[{column_at}][{row_at}] = {place};")
+        for scalar in chosen:
+            kernel.staged[id(scalar)] = f"{names[id(scalar)]}[{column_at}][{row_at}]"
 
     # ---- row buffers ----
 
@@ -101,8 +125,14 @@ class RowWriter:
         else:
             self.declare(found)
             self._write_loops(step, found, self.plan.inner)
+            self._restore_nans(found)
         for item in found:
             self._finish(item)
+
+    def _restore_nans(self, found: Sequence[Accumulator]) -> None:
+        for item in found:
+            if item.guarded:
+                self.kernel.write(f"{item.name} = {item.name}_nan ? EQ_NAN : {item.name};")
 
     def _stretches(self) -> bool:
         loops = self.plan.inner
@@ -121,6 +151,8 @@ class RowWriter:
             self.kernel.write(f"{item.type(part)} {name} = {item.init};")
             if item.is_arg:
                 self.kernel.write(f"int64_t {name}_at = -1;")
+            if item.guarded:
+                self.kernel.write(f"int32_t {name}_nan = 0;")
 
     def _finish(self, item: Accumulator) -> None:
         kernel = self.kernel
@@ -143,6 +175,7 @@ class RowWriter:
             self.declare(found)
             piece = Loop(first.var, "low", "high", 1, first.axis)
             self._write_loops(step, found, (piece, *self.plan.inner[1:]))
+            self._restore_nans(found)
             for item in found:
                 kernel.write(f"{item.name}_parts[chunk] = {item.name};")
                 if item.is_arg:
@@ -181,6 +214,9 @@ class RowWriter:
             for loop in loops[:-1]:
                 outside.enter_context(kernel.block(loop.head))
             last = loops[-1]
+            if self._searches(step, found):
+                self._write_search(step, found[0], outside, last)
+                return
             wide = [item for item in found if item.wide]
             if wide:
                 last = self._open_stretch(outside, last)
@@ -191,14 +227,40 @@ class RowWriter:
             for item in wide:
                 self._merge(item, item.part, "")
 
-    def _open_stretch(self, outside: ExitStack, loop: Loop) -> Loop:
+    def _searches(self, step: Pass, found: Sequence[Accumulator]) -> bool:
+        """Whether the pass does nothing but find the place of an extreme."""
+        alone = len(found) == 1 and not step.inner_stores and not step.kept
+        return alone and found[0].is_arg and self.plan.simd and found[0].dtype != "bool"
+
+    def _write_search(self, step: Pass, item: Accumulator, outside: ExitStack, loop: Loop) -> None:
+        """The extreme of a stretch in vectors; its place is looked up only where it wins."""
+        kernel, kind = self.kernel, "max" if item.kind == "argmax" else "min"
+        last = self._open_stretch(outside, loop, SEARCH)
+        argument = item.scalar.args[0]
+        best = Accumulator(Scalar("reduce", (argument,), item.dtype, value=kind), kernel.fresh("r"))
+        self.declare([best])
+        self._vectorise([best])
+        with kernel.block(last.head):
+            self.write_values(step, self.row_place)
+            self._update(best)
+        self._restore_nans([best])
+        better = item.better(item.name, best.name, f"{item.name}_at")
+        with kernel.block(f"if ({better})"), kernel.block(last.head):
+            self.write_values(step, self.row_place)
+            value, place = kernel.name(argument), f"{item.name}_at"
+            with kernel.block(f"if ({best.matches(best.name, value)})"):
+                kernel.write(f"{item.name} = {value};")
+                kernel.write(f"{place} = {self.flat_reduced()};")
+                kernel.write("break;")
+
+    def _open_stretch(self, outside: ExitStack, loop: Loop, length: int = STRETCH) -> Loop:
         """Cuts a long innermost loop into stretches; gives the loop over one."""
         size = loop.axis.size if loop.axis is not None else None
-        if isinstance(size, int) and size <= STRETCH:
+        if isinstance(size, int) and size <= length and not self.plan.split:
             return loop
         name = f"{loop.var}_from"
-        outside.enter_context(self.kernel.block(Loop(name, loop.start, loop.stop, STRETCH).head))
-        stop = f"{name} + {STRETCH} < {loop.stop} ? {name} + {STRETCH} : {loop.stop}"
+        outside.enter_context(self.kernel.block(Loop(name, loop.start, loop.stop, length).head))
+        stop = f"{name} + {length} < {loop.stop} ? {name} + {length} : {loop.stop}"
         self.kernel.write(f"const int64_t {loop.var}_to = {stop};")
         return Loop(loop.var, name, f"{loop.var}_to", 1, loop.axis)
 
@@ -210,12 +272,18 @@ class RowWriter:
     def _write_point(self, step: Pass, found: Sequence[Accumulator]) -> None:
         self.write_values(step, self.row_place)
         for item in found:
-            value = self.kernel.name(item.scalar.args[0])
-            if item.is_arg:
-                self._update_arg(item, value)
-            else:
-                self.kernel.write(f"{item.part} = {item.update(item.part, value)};")
+            self._update(item)
         self.write_stores(step.inner_stores)
+
+    def _update(self, item: Accumulator) -> None:
+        value = self.kernel.name(item.scalar.args[0])
+        if item.is_arg:
+            self._update_arg(item, value)
+        elif item.guarded:
+            for line in item.guarded_updates(value):
+                self.kernel.write(line)
+        else:
+            self.kernel.write(f"{item.part} = {item.update(item.part, value)};")
 
     def write_values(self, step: Pass, place: Callable[[Scalar], str]) -> None:
         """Everything that varies within the pass, kept rows included."""

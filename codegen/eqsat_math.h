@@ -185,51 +185,58 @@ EQ_INLINE float eq_erf(float x) {
   q = eq_fma(q, t, -3.761262596e-01f);
   q = eq_fma(q, t, 1.283791661e-01f);
   float small = eq_fma(q, x, x);
-  float b = a > 4.0f ? 4.0f : a;
-  float p = eq_fma(2.168616993e-05f, b, -4.413276329e-04f);
-  p = eq_fma(p, b, 4.204515368e-03f);
-  p = eq_fma(p, b, -2.520812303e-02f);
-  p = eq_fma(p, b, 1.084183529e-01f);
-  p = eq_fma(p, b, 6.332201362e-01f);
-  p = eq_fma(p, b, 1.129578352e+00f);
-  p = eq_fma(p, b, -1.880160853e-04f);
-  float large = 1.0f - eq_exp_middle(-p);
+  float y = (a > 4.0f ? 4.0f : a) - 2.5f;
+  float p = eq_fma(8.596067346e-06f, y, -2.129920722e-05f);
+  p = eq_fma(p, y, -5.871587200e-05f);
+  p = eq_fma(p, y, 2.802539093e-04f);
+  p = eq_fma(p, y, -2.935850935e-04f);
+  p = eq_fma(p, y, -5.729148979e-04f);
+  p = eq_fma(p, y, 2.825379837e-03f);
+  p = eq_fma(p, y, -6.101185456e-03f);
+  p = eq_fma(p, y, 8.612047881e-03f);
+  p = eq_fma(p, y, -8.353904821e-03f);
+  p = eq_fma(p, y, 5.447185598e-03f);
+  p = eq_fma(p, y, -2.178021008e-03f);
+  p = eq_fma(p, y, 4.069179122e-04f);
+  float large = 1.0f - p;
   return eq_copysign(a < 1.0f ? small : large, x);
 }
 
 EQ_INLINE float eq_sigmoid(float x) { return 1.0f / (1.0f + eq_exp(-x)); }
 
-// Sine (quadrant 0) and cosine (quadrant 1) in double: the reduction is exact enough up to
-// 2**40 and more.
-EQ_INLINE float eq_circle(float x, int32_t quadrant) {
-  double whole = eq_rint((double)x * 0.63661977236758134308);
-  double r = eq_fma(whole, -1.57079632679489655800e+00, (double)x);
-  r = eq_fma(whole, -6.12323399573676603587e-17, r);
-  double t = r * r;
-  double s = eq_fma(-2.47620782385786371e-08, t, 2.75553643674941341e-06);
-  s = eq_fma(s, t, -1.98412638588426682e-04);
-  s = eq_fma(s, t, 8.33333332535046711e-03);
-  s = eq_fma(s, t, -1.66666666666321600e-01);
+// Sine (turn 0) and cosine (turn 1) up to this size; the reduction is exact through fma.
+#ifdef __FP_FAST_FMAF
+#define EQ_CIRCLE_END 30000.0f
+#else
+#define EQ_CIRCLE_END 0.0f
+#endif
+
+EQ_INLINE float eq_circle(float x, int32_t turn) {
+  float whole = eq_rint(x * 0.636619772f);
+  float r = eq_fma(whole, -1.57079637e+00f, x);
+  r = eq_fma(whole, 4.37113883e-08f, r);
+  r = eq_fma(whole, 1.71512451e-15f, r);
+  float t = r * r;
+  float s = eq_fma(2.718163159e-06f, t, -1.983932016e-04f);
+  s = eq_fma(s, t, 8.333329111e-03f);
+  s = eq_fma(s, t, -1.666666716e-01f);
   s = eq_fma(s * t, r, r);
-  double c = eq_fma(-2.72118645421976024e-07, t, 2.47995427880144259e-05);
-  c = eq_fma(c, t, -1.38888838559912534e-03);
-  c = eq_fma(c, t, 4.16666666242953496e-02);
-  c = eq_fma(c, t * t, eq_fma(-0.5, t, 1.0));
-  // the low two bits of the quotient, without leaving double
-  double turn = whole + (double)quadrant;
-  double step = turn - 4.0 * eq_floor(turn * 0.25);
-  double value = (step == 1.0) | (step == 3.0) ? c : s;
-  return (float)(step >= 2.0 ? -value : value);
+  float c = eq_fma(2.443784251e-05f, t, -1.388736418e-03f);
+  c = eq_fma(c, t, 4.166664556e-02f);
+  c = eq_fma(c, t * t, eq_fma(-0.5f, t, 1.0f));
+  uint32_t quadrant = (uint32_t)((int32_t)whole + turn);
+  float value = quadrant & 1u ? c : s;
+  return eq_float(eq_bits(value) ^ ((quadrant & 2u) << 30));
 }
 
 // Out of line, so that the loop around stays vectorised: lanes far out go to libm one by one.
 #pragma omp declare simd notinbranch
 static __attribute__((noinline)) float eq_sin_far(float x, float near) {
-  return eq_abs(x) <= 1099511627776.0f ? near : __builtin_sinf(x);
+  return eq_abs(x) <= EQ_CIRCLE_END ? near : __builtin_sinf(x);
 }
 #pragma omp declare simd notinbranch
 static __attribute__((noinline)) float eq_cos_far(float x, float near) {
-  return eq_abs(x) <= 1099511627776.0f ? near : __builtin_cosf(x);
+  return eq_abs(x) <= EQ_CIRCLE_END ? near : __builtin_cosf(x);
 }
 
 EQ_INLINE float eq_sin(float x) {

@@ -89,15 +89,6 @@ EQ_INLINE T eq_fmin(T a, T b) {
   return (a <= b) | (b != b) ? a : b;
 }
 
-#pragma omp declare reduction(nanmax : float : omp_out = eq_max(omp_out, omp_in)) \
-    initializer(omp_priv = -EQ_INF)
-#pragma omp declare reduction(nanmin : float : omp_out = eq_min(omp_out, omp_in)) \
-    initializer(omp_priv = EQ_INF)
-#pragma omp declare reduction(nanmax : double : omp_out = eq_max(omp_out, omp_in)) \
-    initializer(omp_priv = -(double)EQ_INF)
-#pragma omp declare reduction(nanmin : double : omp_out = eq_min(omp_out, omp_in)) \
-    initializer(omp_priv = (double)EQ_INF)
-
 // ---- integers ----
 
 template <class T>
@@ -170,4 +161,10 @@ EQ_INLINE T eq_floor_div(T a, T b) {
   whole = q - whole > (T)0.5 ? whole + 1 : whole;
   T zero = eq_copysign((T)0, a / b);
   return b == 0 ? a / b : (q != 0 ? whole : zero);
+}
+
+template <class T>
+EQ_INLINE T eq_lerp(T a, T b, T weight) {  // from the nearer end, with one rounding as eager
+  bool near = eq_abs(weight) < (T)0.5;
+  return eq_fma(near ? weight : weight - 1, b - a, near ? a : b);
 }

@@ -99,8 +99,10 @@ def same_layout(view: View, buffer: Buffer) -> bool:
 
 def find_route(extern: Extern, buffers: Mapping[str, Buffer]) -> Route | None:
     """The shim call for `extern`; None where it has to run in Python."""
-    if extern.mutates or extern.ordered or not extern.outs:
+    if extern.mutates or not extern.outs:
         return None
+    if getattr(extern.target, "namespace", "") == "mkldnn":
+        return None  # its weights may be packed, which is not strided memory
     opened = _open(extern, buffers)
     if opened is None:
         return None
@@ -245,9 +247,11 @@ def _expressible(value: Any, code: str) -> bool:
 
 
 def views_in(value: Any) -> list[View]:
-    """All views inside lists and tuples of arguments."""
+    """All views inside lists, tuples and dicts of arguments."""
     if isinstance(value, View):
         return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
     if isinstance(value, list | tuple):
         return [view for item in value for view in views_in(item)]
     return []

@@ -82,7 +82,7 @@ class PythonStep:
 @dataclass(frozen=True)
 class Slot:
     """A buffer's place in the tables. `role` as in loops.Buffer; `elements` is a slot of
-    `Numbers` with the size of its memory in elements."""
+    `Numbers` with the size of its memory in elements, where it is in the arena."""
 
     name: str
     dtype: torch.dtype
@@ -124,7 +124,7 @@ class Instance:
             self._place_arena()
         for slot, tensor in blueprint.constants.items():
             self.tensors[slot] = tensor
-            self.pointers[slot] = _address(tensor)
+            self.pointers[slot] = address_of(tensor)
         self.context = Context(
             ctypes.addressof(self.pointers),
             ctypes.addressof(self.owned),
@@ -213,7 +213,7 @@ class Instance:
         """Allocate the arena and make the tensors over it that Python steps use."""
         slots = self.blueprint.slots
         sizes = {
-            slot.name: self.numbers[slot.elements] * slot.dtype.itemsize
+            slot.name: max(self.numbers[slot.elements], 0) * slot.dtype.itemsize
             for slot in slots
             if slot.role == "temp"
         }
@@ -244,6 +244,8 @@ class Instance:
                     found.add(value.operand)
                 elif isinstance(value, list | tuple):
                     pending += value
+                elif isinstance(value, dict):
+                    pending += value.values()
         return found
 
     def _resolve(self, value: Any) -> Any:
@@ -251,8 +253,12 @@ class Instance:
             return self.tensor(value.operand)
         if isinstance(value, NumberArgument):
             return self.numbers[value.slot]
-        if type(value) in (list, tuple):
-            return type(value)(map(self._resolve, value))
+        if type(value) is list:
+            return [self._resolve(item) for item in value]
+        if type(value) is tuple:
+            return tuple(map(self._resolve, value))
+        if type(value) is dict:
+            return {key: self._resolve(item) for key, item in value.items()}
         return value
 
     def _keep(self, operand: int, value: Any) -> None:
@@ -263,7 +269,7 @@ class Instance:
             return
         tensor = self._fit(operand, value)
         self.tensors[known.buffer] = tensor
-        self.pointers[known.buffer] = _address(tensor)
+        self.pointers[known.buffer] = address_of(tensor)
 
     def _fit(self, operand: int, value: torch.Tensor) -> torch.Tensor:
         if value.layout is not torch.strided:
@@ -294,8 +300,12 @@ def lower_argument(value: Any, operand: Any, number: Any) -> Any:
         return TensorArgument(operand(value))
     if isinstance(value, SizeValue):
         return NumberArgument(number(value.value))
-    if type(value) in (list, tuple):
-        return type(value)(lower_argument(item, operand, number) for item in value)
+    if isinstance(value, list):
+        return [lower_argument(item, operand, number) for item in value]
+    if type(value) is tuple:
+        return tuple(lower_argument(item, operand, number) for item in value)
+    if isinstance(value, dict):
+        return {key: lower_argument(item, operand, number) for key, item in value.items()}
     return value
 
 
@@ -327,5 +337,6 @@ def _words(operand: Operand) -> tuple[int, ...]:
     return 0, 0, operand.buffer, code, operand.rank, operand.geometry, operand.offset
 
 
-def _address(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
+    """Where a tensor's elements start; 0 for one without plain memory (packed, sparse)."""
     return tensor.data_ptr() if tensor.layout is torch.strided else 0

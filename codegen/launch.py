@@ -24,6 +24,7 @@ from .instance import (
     MADE_OUTPUT,
     STATIC_OUTPUT,
     Instance,
+    address_of,
     adopt_handle,
     delete_handle,
     empty_strided,
@@ -111,7 +112,7 @@ class _Prepared:
                 kind = type(value).__name__
                 raise TypeError(f"eqsat: expected a tensor as graph input, got {kind}")
             instance.tensors[slot] = value
-            instance.pointers[slot] = value.data_ptr()
+            instance.pointers[slot] = address_of(value)
         inputs.clear()
 
     def _step(self, context: int, number: int) -> int:

@@ -7,6 +7,7 @@ have, comparisons outside conditions, and sides that are no tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from .expr import Call, Compare, Expr, Item, Logic, Name, Not, Sequence
 from .facts import PREDICATES, Predicate
@@ -70,6 +71,8 @@ class _Checker:
         self.problems = problems
         self.left = tensor_vars(rule.vars)
         self.right = tensor_names(rule)
+        # What the left side makes may be asked about: `users(mm(x, w)) == 1`.
+        self.matched = {node for expr in rule.match.values() for node in walk_values(expr)}
 
     def side(self, expr: Expr, side: str) -> None:
         """An expression of `match`, or of `let` and `make`."""
@@ -122,7 +125,10 @@ class _Checker:
             if key not in names:
                 hint = suggestion(key, names) or f"it has: {', '.join(names)}"
                 message = f"'{call.fn}' has no argument '{key}'"
-                self.problems.error(value.span, "E503", message, hint)
+                # A keyword has no span of its own; it stands right before its value.
+                start = max(1, value.span.col - len(key) - 1)
+                span = replace(value.span, col=start, length=len(key))
+                self.problems.error(span, "E503", message, hint)
                 sound = False
         return sound
 
@@ -149,7 +155,7 @@ class _Checker:
     def facts(self, expr: Expr) -> None:
         """Calls in conditions are facts, never ops."""
         for node in walk_values(expr):
-            if not isinstance(node, Call):
+            if not isinstance(node, Call) or node in self.matched:
                 continue
             if node.fn in PREDICATES:
                 self._fact(node)
@@ -187,7 +193,8 @@ class _Checker:
             wanted = str(least) if most == least else f"{least} or more"
             if most is not None and most != least:
                 wanted = f"{least} to {most}"
-            message = f"'{call.fn}' takes {wanted} arguments, by place"
+            plural = "" if wanted == "1" else "s"
+            message = f"'{call.fn}' takes {wanted} argument{plural}, by place"
             self.problems.error(call.span, "E505", message)
 
 

@@ -24,8 +24,13 @@ from .encode import Encoding, value_of
 from .metadata import SYMBOLIC, meta_key
 from .world import EvaluateError
 
-COPIED_META = ("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node")
-_COPIED = (*COPIED_META, "seq_nr", "partitioner_tag", "recompute", "ac_graph_id")
+_COPIED = (
+    *("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node"),
+    *("seq_nr", "partitioner_tag", "recompute", "ac_graph_id"),
+)
+
+# Calls that need strides which another form of their operand may not have.
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
 
 class DecodeError(Exception):
@@ -66,7 +71,6 @@ class _Decoder:
         self.faithful: dict[fx.Node, fx.Node] = {}
         self.sizes: dict[Any, fx.Node] = {}
         self.key = "val"
-        self.opaque = set(encoding.opaque)
         self.sink: list[fx.Node] = []
 
     def run(self) -> fx.GraphModule:
@@ -79,7 +83,7 @@ class _Decoder:
                 self._note_sizes(node)
         written = False
         for node in nodes:
-            if node in self.opaque:
+            if self.encoding.is_opaque(node):
                 if not written and is_mutation(node):
                     written = True
                     self._settle()
@@ -189,21 +193,9 @@ class _Decoder:
         return self.made[owner]
 
     def _needs(self, node: int) -> list[int]:
-        source = self.graph.source[node]
-        if self.graph.kind[node] != LEAF:
-            return list(dict.fromkeys(self.graph.children(node)))
-        return [] if source is None or source in self.env else self.opaque_needs(source)
-
-    def opaque_needs(self, source: fx.Node) -> list[int]:
-        """The classes that an opaque node needs: its operands, and its predecessor."""
-        needs = [self.encoding.classes[a] for a in source.all_input_nodes if self._is_class(a)]
-        place = self.encoding.opaque.index(source)
-        if place:
-            needs.append(self.encoding.classes[self.encoding.opaque[place - 1]])
-        return [self.graph.find(need) for need in needs]
-
-    def _is_class(self, node: fx.Node) -> bool:
-        return node in self.encoding.classes and node not in self.env
+        if self.graph.kind[node] == LEAF and self.graph.source[node] in self.env:
+            return []
+        return self.encoding.children(node)
 
     def _leaf(self, node: int) -> fx.Node:
         source = self.graph.source[node]
@@ -215,9 +207,7 @@ class _Decoder:
         """A node that is copied as it is, after its predecessors in order."""
         if source in self.env:
             return self.env[source]
-        for before in self.encoding.opaque:
-            if before is source:
-                break
+        for before in self.encoding.opaque[: self.encoding.places[source]]:
             if before not in self.env:
                 self._opaque_now(before)
         return self._opaque_now(source)
@@ -244,23 +234,47 @@ class _Decoder:
 
     def _call(self, owner: int, node: int) -> fx.Node:
         graph = self.graph
-        constructor = graph.constructors[graph.kind[node]]
-        values: list[Any] = [
-            self.made[graph.find(item)] if column == "t" else graph.constants.value(item)
-            for column, item in zip(constructor.columns, graph.args[node], strict=True)
-        ]
-        target, args, kwargs = self.metadata.table.call(constructor.op, constructor.split(values))
-        made = self._emit(target, args, kwargs)
         source = graph.source[node]
-        value = None
+        if source is not None and self._has_operands(source, node):
+            made = self._copy(source)
+        else:
+            constructor = graph.constructors[graph.kind[node]]
+            values: list[Any] = [
+                self.made[graph.find(item)] if column == "t" else graph.constants.value(item)
+                for column, item in zip(constructor.columns, graph.args[node], strict=True)
+            ]
+            call = self.metadata.table.call(constructor.op, constructor.split(values))
+            made = self._emit(*call)
+            self._describe(made, source or graph.source[owner], node)
         if source is not None and self._same_arguments(source, made):
-            value = value_of(source)
-        if value is None:
-            value = self._cached_value(node, made)
+            made.meta[self.key] = value_of(source)
+            return made
+        value = self._cached_value(node, made)
         made.meta[self.key] = self._run(made) if value is None else value
-        origin = source or graph.source[owner]
-        self._describe(made, origin, node)
         return made
+
+    def _has_operands(self, source: fx.Node, node: int) -> bool:
+        """Whether all tensors of the original call are among what the node reads (a canonical
+        call may read less: `full_like` reads only sizes)."""
+        reads = set(self.graph.children(node))
+        return all(
+            self._owner(arg) in reads
+            for arg in source.all_input_nodes
+            if arg in self.encoding.classes and not isinstance(value_of(arg), SYMBOLIC)
+        )
+
+    def _copy(self, source: fx.Node) -> fx.Node:
+        """The original call, on the new forms of its operands."""
+        mapped: dict[fx.Node, Any] = {}
+        for arg in source.all_input_nodes:
+            value = value_of(arg)
+            if isinstance(value, SYMBOLIC):
+                mapped[arg] = self._size(value)
+            elif arg in self.encoding.classes:
+                mapped[arg] = self.made[self._owner(arg)]
+            else:
+                mapped[arg] = self.env[arg]
+        return self.new.node_copy(source, lambda arg: mapped[arg])
 
     def _emit(self, target: Any, args: Any, kwargs: Any) -> fx.Node:
         """A call node; symbolic sizes in its arguments become the nodes that compute them."""
@@ -322,11 +336,17 @@ class _Decoder:
         def value(arg: fx.Node) -> Any:
             return arg.meta[self.key]
 
-        target = made.target
+        target: Any = made.target
         args, kwargs = map_arg(made.args, value), map_arg(made.kwargs, value)
         if isinstance(target, str):
             target = getattr(torch.Tensor, target)
-        return self.metadata.apply(target, args, kwargs)  # type: ignore[arg-type]
+        if target not in _VIEWS:
+            return self.metadata.apply(target, args, kwargs)
+        try:
+            return self.metadata.try_apply(target, args, kwargs)
+        except (RuntimeError, ValueError):
+            made.target = torch.ops.aten.reshape.default
+            return self.metadata.try_apply(made.target, args, kwargs)
 
     def _describe(self, made: fx.Node, origin: fx.Node | None, node: int) -> None:
         if origin is not None:

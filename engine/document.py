@@ -7,9 +7,11 @@ into `Scalar`, `Items` and `Mapping`. Scalars stay text: YAML's own reading of `
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -34,20 +36,24 @@ class Scalar:
         """The span of `length` letters of `text` from `offset` on."""
         if self.style is None and self.raw == self.text:
             return Span(self.span.path, self.span.line, self.span.col + offset, length)
-        skipped = self._in_raw(offset)
+        skipped = self._in_raw[min(offset, len(self.text))]
         before = self.raw[:skipped]
         line = self.span.line + before.count("\n")
         start = 1 if "\n" in before else self.span.col
         return Span(self.span.path, line, start + skipped - (before.rfind("\n") + 1), length)
 
-    def _in_raw(self, offset: int) -> int:
-        """Walks text and raw text side by side, past quotes, escapes, folds and indentation."""
+    @cached_property
+    def _in_raw(self) -> list[int]:
+        """The place in `raw` of every letter of `text`, and of its end: walks both side by
+        side, past quotes, escapes, folds and indentation."""
         place = self.raw.find("\n") + 1 if self.style in ("|", ">") else 0
         if self.style in ("'", '"'):
             place = 1
-        for letter in self.text[:offset]:
-            place = self._next(place, letter) + 1
-        return self._next(place, self.text[offset : offset + 1] or "\n")
+        places: list[int] = []
+        for letter in self.text:
+            places.append(self._next(place, letter))
+            place = places[-1] + 1
+        return [*places, min(place, len(self.raw))]
 
     def _next(self, place: int, letter: str) -> int:
         if letter.isspace():
@@ -119,7 +125,7 @@ def _chunks(path: str, lines: list[str], problems: Problems) -> Iterator[_Chunk]
             message = "a rule file is a list of entries"
             problems.error(span, "E102", message, "start every entry with '- rule: name'")
             break
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, end in itertools.pairwise((*starts, len(lines))):
         own = lines[start:end]
         while own and (not own[-1].strip() or own[-1].startswith("#")):
             own.pop()
@@ -141,7 +147,8 @@ def _read(chunk: _Chunk, problems: Problems) -> Node | None:
         if builder.sound:  # else this is only what an alias or anchor led to
             _explain(error, chunk, problems)
     except RecursionError:
-        problems.error(Span(chunk.path, chunk.first, 1), "E104", "this entry is nested too deeply")
+        span = Span(chunk.path, chunk.first, 1)
+        problems.error(span, "E104", "this entry is nested too deeply", "write it flat")
     return None
 
 
@@ -163,7 +170,7 @@ class _Builder:
     def _span(self, event: Any) -> Span:
         start, end = event.start_mark, event.end_mark
         length = end.column - start.column if start.line == end.line else 1
-        line = self.chunk.first + start.line
+        line = self.chunk.first + min(start.line, len(self.chunk.lines) - 1)
         return Span(self.chunk.path, line, start.column + 1, max(1, length))
 
     def _refuse(self, event: Any, code: str, message: str, hint: str) -> Node:
@@ -190,11 +197,11 @@ class _Builder:
 
     def _scalar(self, event: Any) -> Scalar:
         start, end = event.start_mark, event.end_mark
-        lines = self.chunk.lines
+        lines = (*self.chunk.lines, "")  # an empty value may stand behind the last line
         if start.line == end.line:
             raw = lines[start.line][start.column : end.column]
         else:
-            last = lines[end.line][: end.column] if end.line < len(lines) else ""
+            last = lines[end.line][: end.column]
             raw = "\n".join(
                 (lines[start.line][start.column :], *lines[start.line + 1 : end.line], last)
             )
@@ -227,28 +234,38 @@ class _Builder:
 
 def _explain(error: yaml.YAMLError, chunk: _Chunk, problems: Problems) -> None:
     """Says in the terms of rule files what is wrong with the YAML."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = str(getattr(error, "problem", None) or "")
+    context = str(getattr(error, "context", None) or "")
+    mark = getattr(error, "problem_mark", None)
+    if "flow sequence" in context or "quoted scalar" in context:
+        mark = getattr(error, "context_mark", None) or mark  # where it was opened
     row = min(mark.line if mark else 0, len(chunk.lines) - 1)
     column = mark.column if mark and mark.line < len(chunk.lines) else 0
-    problem = str(getattr(error, "problem", None) or "")
     line = chunk.lines[row]
     span = Span(chunk.path, chunk.first + row, column + 1)
+    code, (message, hint) = "E101", _reason(problem, context, line, column)
+    if "nesting depth" in problem:
+        code, message, hint = "E104", "this entry is nested too deeply", "write it flat"
+    problems.error(span, code, message, hint)
+
+
+def _reason(problem: str, context: str, line: str, column: int) -> tuple[str, str]:
+    before, here = line[:column], line[column : column + 1]
     if "alias" in problem or "anchor" in problem or "tag" in problem:
-        start = next((place for place, letter in enumerate(line) if letter in "*&!"), column)
-        span = Span(chunk.path, chunk.first + row, start + 1)
-        message, hint = f"'{line[start]}' has a meaning in YAML", "quote the expression"
-    elif "mapping values are not allowed" in problem:
-        message, hint = "': ' makes a map here", "quote a text that holds ': ', as in C++'s ?:"
-    elif "cannot start any token" in problem:
-        letter = line[column : column + 1]
-        message, hint = f"'{letter}' cannot start a value", "quote the expression"
-    elif "flow mapping" in problem or "flow mapping" in str(error):
-        message = "this does not fit between braces"
+        return f"'{here}' has a meaning in YAML", "quote the expression"
+    if "mapping values are not allowed" in problem and re.match(r"^[\s-]*[\w-]+$", before):
+        return "this line is indented wrongly", "fields of one entry stand below each other"
+    if "mapping values are not allowed" in problem:
+        return "': ' makes a map here", "quote a text that holds ': ', as in C++'s ?:"
+    if "cannot start any token" in problem:
+        return f"'{here}' cannot start a value", "quote the expression"
+    if "flow mapping" in problem or "flow mapping" in context:
         hint = "write 'vars' as a block map, one variable a line"
-    elif "quoted scalar" in str(error):
-        message, hint = "a quote is not closed, or text follows it", "quote the whole value"
-    elif "flow sequence" in str(error):
-        message, hint = "this does not fit between brackets", "quote it, or write a block list"
-    else:
-        message, hint = "this is not YAML", problem or "see https://yaml.org"
-    problems.error(span, "E101", message, hint)
+        return "this does not fit between braces", hint
+    if "quoted scalar" in context:
+        return "this quote is not closed", "double a quote inside: ''"
+    if before.rstrip().endswith(("'", '"')):
+        return "text follows a quoted value", "quote the whole value"
+    if "flow sequence" in context:
+        return "this bracket is not closed, or holds what does not fit", "write a block list"
+    return "this is not YAML", problem or "see https://yaml.org"

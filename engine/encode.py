@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from .egraph import DYNAMIC, FROZEN, EGraph, Ref
+from .egraph import DYNAMIC, FROZEN, LEAF, EGraph, Ref
 from .metadata import SYMBOLIC, Constants, Metadata, fake_mode
 from .ops import Bound, OpTable
 
@@ -24,7 +25,8 @@ Bind = Callable[[Any, tuple[Any, ...], dict[str, Any]], Bound | None]
 class Encoding:
     """`classes` maps tensor-valued FX nodes to e-graph nodes. `opaque` nodes keep their order
     and identity; `symbols` are nodes whose value is a size; `roots` are the tensor nodes that
-    outputs and opaque nodes read, in order."""
+    outputs and opaque nodes read, in order. `definers` are the opaque nodes that give a
+    symbol its value (`x.item()`)."""
 
     gm: fx.GraphModule
     graph: EGraph
@@ -32,7 +34,54 @@ class Encoding:
     opaque: list[fx.Node] = field(default_factory=list)
     symbols: list[fx.Node] = field(default_factory=list)
     roots: list[fx.Node] = field(default_factory=list)
+    definers: dict[Any, fx.Node] = field(default_factory=dict)
     output: fx.Node | None = None
+
+    def is_opaque(self, node: fx.Node) -> bool:
+        return node in self.places
+
+    @property
+    def places(self) -> dict[fx.Node, int]:
+        """The place of each opaque node among them."""
+        if len(self._places) != len(self.opaque):
+            self._places.update((node, place) for place, node in enumerate(self.opaque))
+        return self._places
+
+    _places: dict[fx.Node, int] = field(default_factory=dict)
+
+    def needs(self, source: fx.Node) -> list[int]:
+        """The classes that an opaque node needs: its operands and its predecessor."""
+        graph = self.graph
+        found = [
+            self.classes[node]
+            for node in source.all_input_nodes
+            if node in self.classes and node.op not in ("placeholder", "get_attr")
+        ]
+        place = self.places[source]
+        if place:
+            found.append(self.classes[self.opaque[place - 1]])
+        return list(dict.fromkeys(map(graph.find, found)))
+
+    def children(self, node: int) -> list[int]:
+        """The classes that a node of the e-graph needs, those that define the symbols in its
+        attributes included."""
+        graph = self.graph
+        source = graph.source[node]
+        if graph.kind[node] == LEAF:
+            return self.needs(source) if source in self.places and source is not None else []
+        found = graph.children(node)
+        if self.definers:
+            found += [graph.find(self.classes[d]) for d in self._defining(node)]
+        return list(dict.fromkeys(found))
+
+    def _defining(self, node: int) -> list[fx.Node]:
+        graph = self.graph
+        columns = graph.constructors[graph.kind[node]].columns
+        symbols: set[Any] = set()
+        for column, item in zip(columns, graph.args[node], strict=True):
+            if column == "h":
+                symbols |= _symbols(graph.constants.value(item))
+        return [self.definers[s] for s in sorted(symbols & self.definers.keys(), key=str)]
 
 
 def value_of(node: fx.Node) -> Any:
@@ -94,17 +143,20 @@ def _leaf(
 
 def _call(encoding: Encoding, node: fx.Node, bind: Bind) -> None:
     value = value_of(node)
-    if isinstance(value, SYMBOLIC):
+    if isinstance(value, SYMBOLIC) and not _defines(node, value):
         encoding.symbols.append(node)
         return
     graph = encoding.graph
     bound = None
-    if node.op != "call_module" and _has_tensor(value):
+    if node.op != "call_module" and has_tensor(value) and not _fresh_sizes(node):
         bound = bind(node.target, node.args, node.kwargs)
     args = None if bound is None else [_argument(encoding, arg) for arg in bound.args]
     if bound is None or args is None or _UNKNOWN in args:
         encoding.opaque.append(node)
         encoding.classes[node] = graph.leaf(graph.metadata.intern(value), node)
+        for symbol in _symbols(value):
+            if symbol_is_unbacked(symbol):
+                encoding.definers.setdefault(symbol, node)
         return
     constructor, row = graph.row(bound.op, args)
     meta = graph.metadata.intern(value)
@@ -134,9 +186,36 @@ def _argument(encoding: Encoding, arg: Any) -> Any:
     return arg
 
 
-def _has_tensor(value: Any) -> bool:
+def _defines(node: fx.Node, value: Any) -> bool:
+    """Whether a number comes from data (`x.item()`) or from a size that depends on data."""
+    reads = any(has_tensor(value_of(arg)) for arg in node.all_input_nodes)
+    return reads and any(map(symbol_is_unbacked, _symbols(value)))
+
+
+def symbol_is_unbacked(symbol: Any) -> bool:
+    return bool(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)))
+
+
+def _fresh_sizes(node: fx.Node) -> bool:
+    """Whether the result's size depends on data: a second call would get another symbol."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.dynamic_output_shape in tags or torch.Tag.data_dependent_output in tags
+
+
+def _symbols(value: Any) -> set[Any]:
+    if isinstance(value, SYMBOLIC):
+        return set(value.node.expr.free_symbols)
+    if isinstance(value, torch.Tensor):
+        return _symbols(tuple(value.shape))
     if isinstance(value, (list, tuple)):
-        return any(map(_has_tensor, value))
+        return set().union(*map(_symbols, value))
+    return set()
+
+
+def has_tensor(value: Any) -> bool:
+    """Whether a fake value is a tensor, or holds one."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_tensor, value))
     return isinstance(value, torch.Tensor)
 
 

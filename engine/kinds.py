@@ -60,9 +60,11 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
 
 def walk_values(expr: Expr) -> Iterator[Expr]:
     """`expr` and all beneath it, parents first, without the ops in `each(op, xs)`."""
-    yield expr
-    for part in parts(expr):
-        yield from walk_values(part)
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(parts(node)))
 
 
 def count_ops(roots: Mapping[str, Expr], lets: Mapping[str, Expr], tensors: Set[str]) -> int:

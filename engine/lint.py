@@ -12,7 +12,7 @@ from .alike import Numbering, backward, conditions, forward, operator_of, show, 
 from .expr import Call, Compare, Expr, Item, Literal, Logic, Name, Sequence, names
 from .kinds import parts, tensor_vars, walk_values
 from .ops import OpTable
-from .rule import ConstType, Rule, TensorType
+from .rule import NUMERICS, ConstType, Rule, TensorType
 from .rule_entries import Draft
 from .scope import named_roots, size_letters
 from .source import Problems
@@ -27,8 +27,9 @@ def check_rule(draft: Draft, table: OpTable, problems: Problems) -> None:
     _check_roots(draft, problems)
     if not draft.back:
         _check_sides(draft, table, problems)
-        _check_always_true(draft, problems)
+        _check_conditions(draft, problems)
     _check_ignored(draft, table, problems)
+    _check_ranks(draft, table, problems)
     if draft.back and draft.rule.numerics.float_class == "fewer_roundings":
         message = "'fewer_roundings' cannot hold both ways"
         problems.error(draft.rule.span, "E609", message, "one direction rounds more often")
@@ -43,18 +44,21 @@ def check_rules(drafts: SequenceOf[Draft], problems: Problems) -> None:
     for same in seen.values():
         _check_shadowed(same, problems)
     for draft in drafts:
+        if draft.back:
+            continue
         left, right, numbering = backward(draft.rule)
         for other in seen.get((draft.rule.stage, left, right), ()):
             if other.base != draft.base:
                 _check_undone(draft, other, numbering, problems)
 
 
-def _check_undone(
-    draft: Draft, other: Draft, numbering: Numbering, problems: Problems
-) -> None:
-    if draft.rule.where > other.rule.where or draft.back or other.back:
+def _check_undone(draft: Draft, other: Draft, numbering: Numbering, problems: Problems) -> None:
+    if draft.rule.where > other.rule.where or other.back:
         return
     _, _, theirs = forward(other.rule)
+    ours = (draft.rule.numerics, _assumed(draft.rule), draft.rule.device)
+    if ours != (other.rule.numerics, _assumed(other.rule), other.rule.device):
+        return  # not the same rule in two directions, so both_ways could not say it
     if conditions(draft.rule, numbering) == conditions(other.rule, theirs):
         message = f"'{other.base}' undoes '{draft.base}' of {draft.rule.where}"
         hint = "write one rule with both_ways: true"
@@ -63,7 +67,7 @@ def _check_undone(
 
 def _check_shadowed(same: SequenceOf[Draft], problems: Problems) -> None:
     for wide, narrow in itertools.permutations(same, 2):
-        if wide.base == narrow.base or not _types_cover(wide.rule, narrow.rule):
+        if wide.base == narrow.base or not _covers(wide.rule, narrow.rule):
             continue
         ours = conditions(wide.rule, forward(wide.rule)[2])
         theirs = conditions(narrow.rule, forward(narrow.rule)[2])
@@ -71,6 +75,22 @@ def _check_shadowed(same: SequenceOf[Draft], problems: Problems) -> None:
         if ours < theirs or (ours == theirs and later):
             message = f"'{wide.rule.name}' of {wide.rule.where} already does all of this"
             problems.warning(narrow.rule.span, "W705", message)
+
+
+def _covers(wide: Rule, narrow: Rule) -> bool:
+    """Whether `wide` is there wherever `narrow` is: in every profile, device and type."""
+    return (
+        NUMERICS.index(wide.numerics.float_class) <= NUMERICS.index(narrow.numerics.float_class)
+        and NUMERICS.index(wide.numerics.int_class) <= NUMERICS.index(narrow.numerics.int_class)
+        and _assumed(wide) <= _assumed(narrow)
+        and wide.device in (None, narrow.device)
+        and (wide.grad or not narrow.grad)
+        and _types_cover(wide, narrow)
+    )
+
+
+def _assumed(rule: Rule) -> frozenset[str]:
+    return frozenset(assumption.text for assumption in rule.assumes)
 
 
 def _types_cover(wide: Rule, narrow: Rule) -> bool:
@@ -214,36 +234,60 @@ def _check_root(
             problems.error(value.span, "E608", message, hint)
 
 
-def _check_always_true(draft: Draft, problems: Problems) -> None:
+def _check_ranks(draft: Draft, table: OpTable, problems: Problems) -> None:
+    """A dim counted from the front means another one at every rank."""
+    kinds = draft.rule.vars
+    for call in (node for expr in draft.rule.match.values() for node in walk_values(expr)):
+        op = table.find(call.fn) if isinstance(call, Call) else None
+        if op is None or not isinstance(call, Call) or not call.args:
+            continue
+        first = call.args[0].id if isinstance(call.args[0], Name) else ""
+        kind = kinds.get(first)
+        if not isinstance(kind, TensorType) or kind.lead is None:
+            continue
+        for place, value in table.arrange(op, call.args, dict(call.kwargs), Sequence).items():
+            dims = value.items if isinstance(value, Sequence) else (value,)
+            if op.params[place].kind == "dim" and any(map(_from_front, dims)):
+                message = f"a dim from the front, but '{first}' may have any rank"
+                hint = "count from the end (-1), or give its sizes"
+                problems.warning(value.span, "W706", message, hint)
+
+
+def _from_front(expr: Expr) -> bool:
+    return isinstance(expr, Literal) and isinstance(expr.value, int) and expr.value >= 0
+
+
+def _check_conditions(draft: Draft, problems: Problems) -> None:
     rule = draft.rule
     sizes = set(size_letters(rule))
     for condition in rule.when:
-        if _always(condition.expr, rule, sizes):
-            message = f"'{condition.text}' always holds"
-            problems.warning(condition.expr.span, "W703", message)
+        answer = _answer(condition.expr, rule, sizes)
+        if answer is not None:
+            verdict = "always holds" if answer else "never holds: the rule cannot fire"
+            span = condition.expr.span
+            problems.warning(span, "W703", f"'{condition.text}' {verdict}")
 
 
-def _always(expr: Expr, rule: Rule, sizes: set[str]) -> bool:
-    match expr:
-        case Compare(first=first, ops=("==" | "<=" | ">=",), rest=(second,)) if show(
-            first, str
-        ) == show(second, str):
-            return True
-        case Compare(first=Name(id=letter), ops=(">=",), rest=(Literal(value=0),)):
-            return letter in sizes
-        case Compare(first=Literal(value=0), ops=("<=",), rest=(Name(id=letter),)):
-            return letter in sizes
-        case Compare(first=Call(fn="rank", args=(Name(id=x),)), ops=("==",), rest=(Literal(),)):
-            kind = rule.vars.get(x)
-            given = expr.rest[0]
-            return (
-                isinstance(kind, TensorType)
-                and kind.lead is None
-                and isinstance(given, Literal)
-                and len(kind.dims) == given.value
-            )
-        case Compare(first=Call(fn="dtype", args=(Name(id=x),)), ops=("in",), rest=(listed,)):
-            kind = rule.vars.get(x)
-            allowed = names(listed)
-            return isinstance(kind, TensorType) and allowed >= set(kind.dtypes)
-    return False
+def _answer(expr: Expr, rule: Rule, sizes: set[str]) -> bool | None:
+    """What the types of the variables alone say about a condition; None where nothing."""
+    if not isinstance(expr, Compare) or len(expr.ops) != 1:
+        return None
+    left, op, right = expr.first, expr.ops[0], expr.rest[0]
+    if show(left, str) == show(right, str):
+        return op in ("==", "<=", ">=")
+    match left, op, right:
+        case (Name(id=letter), ">=", Literal(value=0)) | (Literal(value=0), "<=", Name(id=letter)):
+            return True if letter in sizes else None
+        case Call(fn="rank", args=(Name(id=name),)), "==", Literal(value=number):
+            kind = rule.vars.get(name)
+            fixed = isinstance(kind, TensorType) and kind.lead is None
+            return len(kind.dims) == number if fixed and isinstance(kind, TensorType) else None
+        case Call(fn="dtype", args=(Name(id=name),)), "in", Sequence(items=items):
+            kind = rule.vars.get(name)
+            listed = {item.id for item in items if isinstance(item, Name)}
+            if not isinstance(kind, TensorType) or len(listed) != len(items):
+                return None
+            if listed >= set(kind.dtypes):
+                return True
+            return None if listed & set(kind.dtypes) else False
+    return None

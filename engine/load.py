@@ -18,6 +18,7 @@ from .expr import Span
 from .fields import KINDS, Fields
 from .kinds import grows
 from .lint import check_rule, check_rules
+from .meaning import check_meanings
 from .ops import OpTable
 from .profile import select
 from .rule import FuseRule, OpEntry, RuleBook, ScalarEntry
@@ -33,7 +34,7 @@ __all__ = ["RULES", "builtin_book", "builtin_folder", "load_book", "merge_books"
 RULES = Path(__file__).resolve().parent.parent / "rules"
 # Data under rules/ that is not made of entries.
 _OTHER = ("schedule.yaml", "targets")
-_OPS = "ops"
+_TABLES = ("ops", "scalar")
 
 
 def load_book(paths: Sequence[str | Path], table: OpTable | None = None) -> RuleBook:
@@ -107,7 +108,7 @@ def _load(files: Sequence[_File], table: OpTable | None) -> RuleBook:
     kept = shelf.take()
     if kept is not None:
         return kept
-    book = _read_book(files, _builtin_ops() if table is None else table.entries)
+    book = _read_book(files, None if table is None else table.entries)
     shelf.keep(book)
     return book
 
@@ -160,7 +161,7 @@ def _surroundings(table: OpTable | None) -> str:
 
 @lru_cache(maxsize=1)
 def _builtin_digest() -> str:
-    texts = _digest(_files([RULES / _OPS]))
+    texts = _digest(_table_files())
     return hashlib.sha256(f"{texts}\0{_schedule()}".encode()).hexdigest()
 
 
@@ -169,18 +170,31 @@ def _schedule() -> str:
     return (RULES / "schedule.yaml").read_text(encoding="utf-8")
 
 
+def _table_files() -> Iterator[_File]:
+    return _files([RULES / folder for folder in _TABLES])
+
+
+def _holds_tables(files: Iterable[_File]) -> bool:
+    return {file.shown for file in _table_files()} <= {file.shown for file in files}
+
+
 @lru_cache(maxsize=1)
-def _builtin_ops() -> tuple[OpEntry, ...]:
+def _builtin_tables() -> tuple[tuple[OpEntry, ...], tuple[ScalarEntry, ...]]:
+    """The built-in ops and scalar ops, which other files may use."""
     reading = _Reading()
-    _read_files(_files([RULES / _OPS]), reading)
-    return tuple(reading.ops)
+    _read_files(_table_files(), reading)
+    return tuple(reading.ops), tuple(reading.scalars)
 
 
-def _read_book(files: Sequence[_File], ops: Sequence[OpEntry]) -> RuleBook:
+def _read_book(files: Sequence[_File], ops: Sequence[OpEntry] | None) -> RuleBook:
     reading = _Reading()
     _read_files(files, reading)
-    own = {op.name for op in reading.ops}
-    _check(reading, OpTable((*(op for op in ops if op.name not in own), *reading.ops)))
+    builtin_ops, builtin_scalars = ((), ()) if _holds_tables(files) else _builtin_tables()
+    by_name = {op.name: op for op in (*(builtin_ops if ops is None else ops), *reading.ops)}
+    scalars = {entry.name: entry for entry in (*builtin_scalars, *reading.scalars)}
+    table = OpTable(tuple(by_name.values()))
+    check_meanings(reading.ops, reading.scalars, scalars, table, reading.problems)
+    _check(reading, table)
     if reading.problems.failed:
         raise RuleErrors(reading.problems.sorted("error"))
     return RuleBook(
@@ -231,7 +245,7 @@ def _claim(
     group = "fuse" if kind in ("fuse", "forbid", "prefer") else kind
     taken = names.setdefault((group, name), span)
     if taken != span:
-        problems.error(span, "E607", f"there is a {kind} '{name}' already", f"in {taken}")
+        problems.error(span, "E607", f"the {kind} '{name}' is already defined", f"in {taken}")
 
 
 def _named(book: RuleBook) -> Iterator[tuple[str, str, Span]]:

@@ -19,7 +19,6 @@ from .expr import (
     Expr,
     Item,
     Literal,
-    Logic,
     Name,
     Negative,
     Sequence,
@@ -69,14 +68,13 @@ class PatternNode:
 class Pattern:
     """`nodes` come operands first; `roots` maps root names to nodes. `tensors` are the plain
     tensor variables in order. `known` says that conditions or attributes mention tensors by
-    the expression that makes them. `order` holds the pairs that must be `before` each other."""
+    the expression that makes them."""
 
     rule: Rule
     nodes: tuple[PatternNode, ...]
     roots: Mapping[str, int]
     tensors: tuple[str, ...]
     known: bool
-    order: tuple[tuple[str, str], ...]
 
     @property
     def ops(self) -> frozenset[str]:
@@ -143,7 +141,6 @@ class _Compiler:
             self.roots,
             tuple(self.tensors),
             known,
-            tuple(_order(conditions)),
         )
 
     def is_tensor(self, expr: Expr) -> bool:
@@ -246,17 +243,6 @@ def _asks(expr: Expr) -> bool:
     return any(isinstance(part, Call) for part in walk(expr))
 
 
-def _order(conditions: list[Expr]) -> Iterator[tuple[str, str]]:
-    """Pairs of variables that conditions demand to be `before` each other."""
-    for expr in conditions:
-        if isinstance(expr, Logic) and expr.op == "and":
-            yield from _order(list(expr.parts))
-        elif isinstance(expr, Call) and expr.fn == "before" and len(expr.args) == 2:
-            first, second = expr.args
-            if isinstance(first, Name) and isinstance(second, Name):
-                yield first.id, second.id
-
-
 def ruleset(folder: str) -> str:
     """The egglog rule set that holds the rules of a folder."""
     return "f." + "".join(letter if letter.isalnum() else "_" for letter in folder)
@@ -329,7 +315,6 @@ class _Writer:
             args = " ".join(f"{'v' if kind == 't' else 'h'}{at}" for kind, at in columns)
             body.append(f"(= v{result} ({constructor.name} {args}))")
         body += [f"(= i{at} (g.number v{at}))" for at in range(count)]
-        body += self.before()
         head = " ".join(
             [*(f"i{at}" for at in range(count)), *(f"h{at}" for at in range(self.handles))]
         )
@@ -384,14 +369,3 @@ class _Writer:
     def handle(self) -> tuple[str, int]:
         self.handles += 1
         return "h", self.handles - 1
-
-    def before(self) -> list[str]:
-        parts = []
-        for at, (first, second) in enumerate(self.pattern.order):
-            if first in self.classes and second in self.classes:
-                parts.append(
-                    f"(= p{at} (g.place v{self.classes[first]})) "
-                    f"(= q{at} (g.place v{self.classes[second]})) (< p{at} q{at})"
-                )
-        return parts
-

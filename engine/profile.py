@@ -99,9 +99,7 @@ def _without_floats(rule: Rule) -> Rule | None:
     for name, kind in rule.vars.items():
         if isinstance(kind, TensorType):
             kept = tuple(
-                word
-                for word in kind.dtypes
-                if word in (*DTYPE_WORDS["int"], *DTYPE_WORDS["bool"])
+                word for word in kind.dtypes if word in (*DTYPE_WORDS["int"], *DTYPE_WORDS["bool"])
             )
             if not kept:
                 return None

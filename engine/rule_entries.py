@@ -26,6 +26,7 @@ from .expr import (
     Not,
     Sequence,
     Span,
+    walk,
 )
 from .fields import Fields, form
 from .rule import NUMERICS, Assumption, Case, Condition, Numerics, Rule, VarType
@@ -76,6 +77,7 @@ def read_rule(fields: Fields, folder: str, stage: str) -> list[Draft]:
     )
     both_ways = fields.flag("both_ways", False)
     members = _members(fields)
+    _check_family(fields, rule, members[0])
     drafts: list[Draft] = []
     for member in members:
         one = _expand(rule, member) if member else rule
@@ -106,9 +108,7 @@ def _vars(fields: Fields, spans: dict[tuple[str, str], Span]) -> dict[str, VarTy
     return found
 
 
-def _roots(
-    fields: Fields, name: str, spans: dict[tuple[str, str], Span]
-) -> dict[str, Expr]:
+def _roots(fields: Fields, name: str, spans: dict[tuple[str, str], Span]) -> dict[str, Expr]:
     value = fields.values.get(name)
     if isinstance(value, MappingNode):
         spans.update({(name, key.text): key.span for key, _ in value.pairs})
@@ -183,9 +183,7 @@ def _tolerances(fields: Fields, node: MappingNode) -> _Class | None:
 
 def _assumptions(fields: Fields) -> tuple[Assumption, ...]:
     witness = {
-        key.text: value.text
-        for key, value in fields.pairs("witness")
-        if isinstance(value, Scalar)
+        key.text: value.text for key, value in fields.pairs("witness") if isinstance(value, Scalar)
     }
     found: list[Assumption] = []
     for item in fields.scalars("assumes"):
@@ -263,14 +261,23 @@ def _members(fields: Fields) -> list[dict[str, Scalar]]:
     choices: list[list[tuple[str, Scalar]]] = []
     for key, value in fields.pairs("for"):
         if isinstance(value, Items) and value.items:
-            choices.append(
-                [(key.text, item) for item in value.items if isinstance(item, Scalar)]
-            )
+            choices.append([(key.text, item) for item in value.items if isinstance(item, Scalar)])
         if not choices or len(choices[-1]) != len(value.items if isinstance(value, Items) else ()):
             message = f"'{key.text}' needs a list of names or numbers"
             fields.error(value.span, "E317", message, "for: {f: [relu, tanh]}")
             return [{}]
     return [dict(member) for member in itertools.product(*choices)] or [{}]
+
+
+def _check_family(fields: Fields, rule: Rule, member: Mapping[str, Scalar]) -> None:
+    exprs = (*rule.match.values(), *rule.make.values(), *rule.lets.values())
+    nodes = [node for expr in (*exprs, *(c.expr for c in rule.when)) for node in walk(expr)]
+    used = {node.fn for node in nodes if isinstance(node, Call)}
+    used |= {node.id for node in nodes if isinstance(node, Name)}
+    for key in member:
+        if fields.sound and key not in used:
+            message = f"'{key}' is a key of the family, but the rule never uses it"
+            fields.error(fields.span("for"), "E317", message)
 
 
 def _paired(fields: Fields, node: Items) -> list[dict[str, Scalar]]:
@@ -337,6 +344,8 @@ def _turn_around(rule: Rule) -> Rule:
 
 def inlined_make(rule: Rule) -> dict[str, Expr]:
     """The right side with its pieces written out."""
+    if not rule.lets:
+        return dict(rule.make)
     pieces: dict[str, Expr] = {}
 
     def inline(node: Expr) -> Expr:

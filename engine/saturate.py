@@ -29,16 +29,13 @@ _BASE = (
     "(sort T)",
     "(constructor g.node (i64) T :unextractable)",
     "(function g.number (T) i64 :merge (min old new))",
-    "(function g.place (T) i64 :merge (min old new))",
     "(function g.canonical (i64) i64 :merge (min old new))",
     "(relation r.leaf (i64))",
     "(relation r.merge (i64 i64))",
-    "(relation r.place (i64 i64))",
     "(ruleset f.load)",
     "(ruleset f.merged)",
     '(rule ((r.leaf n)) ((set (g.number (g.node n)) n)) :ruleset f.load :name "leaf")',
     "(rule ((r.merge a b)) ((union (g.node a) (g.node b))) :ruleset f.load :name \"merge\")",
-    '(rule ((r.place n p)) ((set (g.place (g.node n)) p)) :ruleset f.load :name "place")',
     "(rule ((= t (g.node n)) (= m (g.number t)) (!= n m)) ((set (g.canonical n) m))"
     ' :ruleset f.merged :name "merged")',
 )
@@ -75,7 +72,6 @@ class Saturator:
         self._sent = 0
         self._declared = 0
         self._loaders: set[int] = set()
-        self._places: dict[int, int] = {}
         self._unions: list[tuple[int, int]] = []
         self._running: dict[str, list[_Running]] = {folder: [] for folder in patterns}
         self._keys: set[tuple[int, tuple[int, ...]]] = set()
@@ -184,10 +180,6 @@ class Saturator:
         for old, new in self._unions:
             rows.setdefault("r.merge", []).append(f"{old}\t{new}\n")
         self._unions.clear()
-        for node, place in graph.position.items():
-            if self._places.get(node) != place:
-                self._places[node] = place
-                rows.setdefault("r.place", []).append(f"{node}\t{place}\n")
         for relation, lines in rows.items():
             name = f"{self._files}.tsv"
             self._files += 1

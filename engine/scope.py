@@ -22,16 +22,15 @@ def check_scope(draft: Draft, problems: Problems) -> None:
     """Reports E401 to E410 and W702."""
     rule = draft.rule
     letters = size_letters(rule)
-    sizes = {*letters, *_leads(rule)}
     roots, attributes = set(named_roots(rule)), hows(rule)
     pieces = set(rule.lets)
     _check_clashes(draft, problems)
     _check_sizes(draft, set(letters), problems)
-    known = {*rule.vars, *sizes}
+    known = {*rule.vars, *letters}
     for expr in rule.match.values():
         _check_known(expr, known | attributes, roots | pieces, problems)
     for condition in rule.when:
-        _check_known(condition.expr, known | attributes | roots, pieces, problems)
+        _check_known(condition.expr, known | attributes, roots | pieces, problems)
     for assumption in rule.assumes:
         if assumption.expr is not None:
             _check_known(assumption.expr, known, roots | pieces, problems)
@@ -69,11 +68,6 @@ def hows(rule: Rule) -> set[str]:
 def named_roots(rule: Rule) -> tuple[str, ...]:
     """The roots that the author named; none where the left side is one expression."""
     return () if list(rule.match) == [ROOT] else tuple(rule.match)
-
-
-def _leads(rule: Rule) -> set[str]:
-    kinds = (kind for kind in rule.vars.values() if isinstance(kind, TensorType))
-    return {kind.lead for kind in kinds if kind.lead}
 
 
 def _check_clashes(draft: Draft, problems: Problems) -> None:
@@ -119,7 +113,7 @@ def _check_known(expr: Expr, known: Set[str], misplaced: Set[str], problems: Pro
             case _:
                 continue
         if word in misplaced and word not in known:
-            hint = "pieces belong to the right side, in order; roots to the left side"
+            hint = "pieces stand on the right side, in order; a root is written out"
             problems.error(node.span, "E405", f"'{word}' cannot be used here", hint)
         elif word not in known:
             message = f"'{word}' is not bound by vars or match"
@@ -134,7 +128,7 @@ def _check_bound(draft: Draft, problems: Problems) -> None:
     bound: set[str] = set()
     for expr in rule.match.values():
         used |= names(expr)
-        bound |= _binding(expr, tensors)
+        bound |= {expr.id} if isinstance(expr, Name) else _binding(expr, tensors)
     for name in rule.vars:
         span = draft.spans[("vars", name)]
         if name not in used and draft.back:

@@ -15,7 +15,8 @@ from typing import Protocol
 from .expr import Span
 
 # How alike a word must be to be offered as a correction; lower values offer nonsense.
-SIMILARITY = 0.6
+LINE = 120  # of a longer line only the part around the place is printed
+SIMILARITY = 0.7
 
 
 class Place(Protocol):
@@ -55,12 +56,14 @@ class Diagnostic:
         if not self.line.strip():
             return head
         number = str(self.span.line).rjust(5)
+        first = max(0, self.span.col - LINE) if self.span.col > LINE else 0
+        line = self.line[first : first + LINE + 40].rstrip()
         # Tabs are kept in the padding, so that the caret stands right at any tab width.
-        before = self.line[: self.span.col - 1]
+        before = line[: self.span.col - 1 - first]
         padding = "".join("\t" if letter == "\t" else " " for letter in before)
-        room = max(1, len(self.line) - self.span.col + 1)
+        room = max(1, len(line) - len(before))
         marks = "^" + "~" * (min(self.span.length, room) - 1)
-        return f"{head}\n{number} | {self.line}\n{' ' * len(number)} | {padding}{marks}"
+        return f"{head}\n{number} | {line}\n{' ' * len(number)} | {padding}{marks}"
 
 
 class RuleErrors(Exception):
@@ -121,8 +124,10 @@ class Problems:
 def did_you_mean(word: str, words: Iterable[str]) -> str | None:
     """The member of `words` most like `word`, or None where none is close."""
     known = {candidate.lower(): candidate for candidate in words}
-    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=SIMILARITY)
-    return known[close[0]] if close else None
+    close = difflib.get_close_matches(word.lower(), known, n=5, cutoff=SIMILARITY)
+    # Swapped letters (`tahn`) are the likeliest slip, and difflib ranks them too low.
+    swapped = [other for other in close if sorted(other) == sorted(word.lower())]
+    return known[(swapped or close)[0]] if close else None
 
 
 def suggestion(word: str, words: Iterable[str]) -> str | None:

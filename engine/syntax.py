@@ -8,6 +8,7 @@ Takes a text and its place; gives frozen trees in which every node knows its spa
 from __future__ import annotations
 
 import ast
+import keyword
 import math
 import re
 from collections.abc import Callable
@@ -91,6 +92,8 @@ _HABITS = (
     (";", "';' is not part of an expression", None),
 )
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+# Python reads `1and` as `1 and`, with a warning that no rule author should see.
+_GLUED = re.compile(r"\d(?:and|or|in|is|if|else|not|for)\b")
 _BRACKET = re.compile(r"[()\[\]{}]")
 _TYPE = re.compile(r"^([A-Za-z_]\w*)\s*\[(.*)\]$", re.DOTALL)
 _LEAD = re.compile(r"^\.\.\.\s*([A-Za-z_]\w*)?$")
@@ -101,8 +104,10 @@ def parse(text: str, place: Span | Place) -> Expr:
 
     Raises RuleErrors (E2xx) with the offending token's span where `text` is not one.
     """
-    reader = _Reader(text, LinePlace(place) if isinstance(place, Span) else place)
-    return reader.read()
+    where = LinePlace(place) if isinstance(place, Span) else place
+    if text.isidentifier() and not keyword.iskeyword(text) and text not in FLOAT_WORDS:
+        return Name(text, span=where.at(0, len(text)))  # most texts are a size letter
+    return _Reader(text, where).read()
 
 
 def parse_signature(text: str, place: Span | Place) -> tuple[tuple[str, Expr | None], ...]:
@@ -212,6 +217,10 @@ class _Shifted:
         return self.place.at(self.by + offset, length)
 
 
+def _blank(found: re.Match[str]) -> str:
+    return "_" * len(found.group())
+
+
 class _Reader:
     """Reads one text. The text is wrapped in brackets, so that it may span several lines."""
 
@@ -226,6 +235,10 @@ class _Reader:
         if not self.text.strip() and self.wrap[0] == "(":
             raise fail(self.place.at(0, 1), "E201", "empty expression")
         self._check_brackets()
+        glued = _GLUED.search(self._without_strings())
+        if glued is not None:
+            span = self.place.at(glued.start(), len(glued.group()))
+            raise fail(span, "E203", "this is not an expression", "a space after the number")
         try:
             tree = ast.parse(f"{self.wrap[0]}{self.text}{self.wrap[1]}", mode="eval")
         except SyntaxError as error:
@@ -278,8 +291,7 @@ class _Reader:
         """The text with strings and comments blanked, at the same offsets."""
         if not re.search(r"['\"#]", self.text):
             return self.text
-        text = _STRING.sub(lambda found: "_" * len(found.group()), self.text)
-        return re.sub(r"#.*", lambda found: " " * len(found.group()), text)
+        return re.sub(r"#.*", _blank, _STRING.sub(_blank, self.text))
 
     def _explain(self, error: SyntaxError) -> NoReturn:
         text = self._without_strings()
@@ -287,8 +299,11 @@ class _Reader:
             offset = text.find(habit)
             if offset >= 0 and not (habit == "!" and text[offset : offset + 2] == "!="):
                 raise fail(self.place.at(offset, len(habit)), "E202", message, hint) from None
-        single = re.search(r"(?<![=!<>:])=(?!=)", text)
-        if single and not re.search(r"\(", text):
+        flat, inner = text, None
+        while flat != inner:  # blank what stands in brackets, where '=' names an argument
+            flat, inner = re.sub(r"\([^()]*\)", _blank, flat), flat
+        single = re.search(r"(?<![=!<>:])=(?!=)", flat)
+        if single:
             span = self.place.at(single.start(), 1)
             raise fail(span, "E202", "'=' does not compare", "write ==") from None
         offset = self._offset(error.lineno or 1, (error.offset or 1) - 1)
@@ -338,26 +353,24 @@ def _dotted(reader: _Reader, node: Any) -> str:
         case ast.Attribute(value=ast.Name() | ast.Attribute() as base, attr=attr):
             return f"{_dotted(reader, base)}.{attr}"
         case ast.Attribute(value=base, attr=attr):
-            reader.refuse(
-                base, f"'.{attr}' cannot be called on a value", f"write {attr}(x, ...)"
-            )
+            reader.refuse(base, f"'.{attr}' cannot be called on a value", f"write {attr}(x, ...)")
     reader.refuse(node, "only an op's name can be called")
 
 
 def _call(reader: _Reader, node: Any) -> Expr:
     kwargs: list[tuple[str, Expr]] = []
     how: str | None = None
-    for keyword in node.keywords:
-        if keyword.arg is not None:
-            if keyword.arg in dict(kwargs):
-                reader.refuse(keyword, f"keyword '{keyword.arg}' is given twice")
-            kwargs.append((keyword.arg, reader.convert(keyword.value)))
-        elif not isinstance(keyword.value, ast.Name):
-            reader.refuse(keyword.value, "'**' takes the name of the remaining attributes")
+    for given in node.keywords:
+        if given.arg is not None:
+            if given.arg in dict(kwargs):
+                reader.refuse(given, f"keyword '{given.arg}' is given twice")
+            kwargs.append((given.arg, reader.convert(given.value)))
+        elif not isinstance(given.value, ast.Name):
+            reader.refuse(given.value, "'**' takes the name of the remaining attributes")
         elif how is not None:
-            reader.refuse(keyword.value, "'**' can stand only once in a call")
+            reader.refuse(given.value, "'**' can stand only once in a call")
         else:
-            how = keyword.value.id
+            how = given.value.id
     args = tuple(reader.convert(arg) for arg in node.args)
     return Call(_dotted(reader, node.func), args, tuple(kwargs), how, span=reader.span(node.func))
 

@@ -7,6 +7,7 @@ for all of them.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -91,16 +92,28 @@ def _truth(expr: Expr, facts: Facts) -> Closure:
             return lambda p, c: not operand(p, c)
         case Logic(op=op, parts=terms):
             parts = [compile_expr(term, facts) for term in terms]
-            both = all if op == "and" else any
-            return lambda p, c: both(part(p, c) for part in parts)
+            return functools.reduce(_both if op == "and" else _either, parts)
         case Compare(first=first, ops=ops, rest=rest):
             values = [compile_expr(value, facts) for value in (first, *rest)]
             steps = [
                 (_ORDER[op], left, right)
                 for op, left, right in zip(ops, values[:-1], values[1:], strict=True)
             ]
-            return lambda p, c: all(_known(f(a(p, c), b(p, c))) for f, a, b in steps)
+            links = [_compared(*step) for step in steps]
+            return functools.reduce(_both, links)
     raise ConditionError(f"{expr.span}: error: this has no meaning in a fusion rule")
+
+
+def _both(first: Closure, second: Closure) -> Closure:
+    return lambda p, c: first(p, c) and second(p, c)
+
+
+def _either(first: Closure, second: Closure) -> Closure:
+    return lambda p, c: first(p, c) or second(p, c)
+
+
+def _compared(holds: Callable[[Any, Any], Any], left: Closure, right: Closure) -> Closure:
+    return lambda p, c: _known(holds(left(p, c), right(p, c)))
 
 
 def _known(value: Any) -> bool:

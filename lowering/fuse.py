@@ -95,6 +95,7 @@ class _Fusion:
         nests = [node for node in self._graph.nodes if node.is_nest]
         for node in nests:
             self._propose(self._consumers(node))
+            self._propose(self._pieces(node))
         self._drain()
         for node in self._live():
             self._propose(self._neighbours(node))
@@ -134,9 +135,10 @@ class _Fusion:
         node = combine(producer, consumer, nest)
         self._propose(self._consumers(node))
         self._propose(self._producers(node))
-        # What is read at both sides of a join may have lost a reader, which can make
-        # its remaining pairs legal.
-        for before in node.preds:
+        self._propose(self._pieces(node))
+        # What both have read, or was copied, has lost a reader; that can make its other
+        # pairs legal.
+        for before in {producer} if copied else producer.preds & consumer.preds:
             if before.is_nest:
                 self._propose(self._consumers(before))
         if any(entry[0] for entry in self._heap):
@@ -148,7 +150,8 @@ class _Fusion:
                 continue
             verdict = self._judge.verdict(producer, consumer)
             if verdict.rule is not None:
-                apart = not self._facts.feeds(producer, consumer)
+                facts = self._facts
+                apart = not (facts.feeds(producer, consumer) or facts.beside(producer, consumer))
                 place = (producer.last, consumer.last, next(self._turn))
                 entry = (apart, -verdict.gain, *place, producer, consumer)
                 heapq.heappush(self._heap, entry)
@@ -165,6 +168,14 @@ class _Fusion:
         for writer in sorted(found, key=lambda other: other.key):
             if writer.is_nest and writer is not node and self._facts.feeds(writer, node):
                 yield writer, node
+
+    def _pieces(self, node: Node) -> Iterator[tuple[Node, Node]]:
+        """Nests that write to the same buffer, in order of running."""
+        found = {w for name in node.stores for w in self._graph.writers[name]} - {node}
+        for other in sorted(found, key=lambda other: other.key):
+            if other.is_nest:
+                pair = sorted((node, other), key=lambda one: one.last)
+                yield pair[0], pair[1]
 
     def _neighbours(self, node: Node) -> Iterator[tuple[Node, Node]]:
         """Nests near by that read the same buffers, the one to be moved first."""

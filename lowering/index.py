@@ -321,6 +321,11 @@ def _ratio(value: Size, divisor: Size) -> Size | None:
     """value / divisor where that is a whole number for every value of the symbols."""
     if isinstance(value, int) and isinstance(divisor, int):
         return value // divisor if value % divisor == 0 else None
+    return _symbolic_ratio(value, divisor)
+
+
+@lru_cache(maxsize=65536)
+def _symbolic_ratio(value: Size, divisor: Size) -> Size | None:
     ratio = sympy.cancel(sympy.sympify(value) / divisor)
     if sympy.denom(ratio) == 1 and ratio.is_integer:
         return _plain(ratio)
@@ -345,11 +350,21 @@ def _plain(value: Size) -> Size:
 
 
 def _sum(a: Size, b: Size) -> Size:
-    return a + b if isinstance(a, int) and isinstance(b, int) else _plain(sympy.expand(a + b))
+    return a + b if isinstance(a, int) and isinstance(b, int) else _symbolic_sum(a, b)
+
+
+@lru_cache(maxsize=65536)
+def _symbolic_sum(a: Size, b: Size) -> Size:
+    return _plain(sympy.expand(a + b))
 
 
 def _product(a: Size, b: Size) -> Size:
-    return a * b if isinstance(a, int) and isinstance(b, int) else _plain(sympy.expand(a * b))
+    return a * b if isinstance(a, int) and isinstance(b, int) else _symbolic_product(a, b)
+
+
+@lru_cache(maxsize=65536)
+def _symbolic_product(a: Size, b: Size) -> Size:
+    return _plain(sympy.expand(a * b))
 
 
 def _negative(value: Size) -> bool:

@@ -15,7 +15,7 @@ from .index import Gathered, Index, Size, as_index, bounds
 from .loops import Scalar
 from .promotion import INTS
 from .ranges import at_most, inside, interval
-from .values import Indices, Value, axes_for, plain, shape_of
+from .values import Indices, Value, plain
 from .views import Lower, broadcast_index
 from .work import Declined, Work, number
 
@@ -59,12 +59,6 @@ def embedding(work: Work, node: fx.Node, weight: Value, index: Value, *_: Any) -
         row = position(work, work.load(index, at[:rank]), weight.shape[0], wraps=False)
         return work.load(weight, (row, *at[rank:]))
 
-    return _made(work, node, make)
-
-
-def _made(work: Work, node: fx.Node, make: Any) -> Value:
-    """The pointwise nest; `make` is tried first, so that a refusal leaves nothing behind."""
-    make(tuple(as_index(axis) for axis in axes_for(shape_of(node.meta["val"]))))
     return work.pointwise(node, node.meta["val"], make)
 
 
@@ -77,7 +71,7 @@ def gather(work: Work, node: fx.Node, x: Value, dim: int, index: Value, *_: Any)
         place = position(work, work.load(index, at), x.shape[dim], wraps=False)
         return work.load(x, (*at[:dim], place, *at[dim + 1 :]))
 
-    return _made(work, node, make)
+    return work.pointwise(node, node.meta["val"], make)
 
 
 def index_select(work: Work, node: fx.Node, x: Value, dim: int, index: Value) -> Value:
@@ -89,7 +83,7 @@ def index_select(work: Work, node: fx.Node, x: Value, dim: int, index: Value) ->
         place = position(work, work.load(index, (at[dim],)), x.shape[dim], wraps=False)
         return work.load(x, (*at[:dim], place, *at[dim + 1 :]))
 
-    return _made(work, node, make)
+    return work.pointwise(node, node.meta["val"], make)
 
 
 def index(work: Work, node: fx.Node, x: Value, indices: Sequence[Value | None]) -> Value:
@@ -116,7 +110,7 @@ def index(work: Work, node: fx.Node, x: Value, indices: Sequence[Value | None]) 
                 place.append(position(work, scalar, size, wraps=True))
         return work.load(x, tuple(place))
 
-    return _made(work, node, make)
+    return work.pointwise(node, node.meta["val"], make)
 
 
 INDEXING: Mapping[str, Lower] = {

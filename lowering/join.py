@@ -11,6 +11,8 @@ from collections.abc import Container, Mapping, Sequence
 from .domain import invert
 from .index import Axis, Index, as_index
 from .loops import Buffer, Builder, Nest, Scalar, Store
+from .masking import Masked
+from .pieces import side_by_side
 from .relate import Relation
 from .rewrite import Rewriter
 
@@ -59,6 +61,10 @@ class Joiner:
         stores = [writer.store(store) for store in consumer.stores]
         return (*(store for store in moved if store.buffer in kept), *stores)
 
+    def side_by_side(self, first: Nest, second: Nest) -> tuple[tuple[Axis, ...], Store]:
+        """Axes and store of the nest that fills both regions, which touch."""
+        return side_by_side(first, second, self._buffers, self._builder)
+
     def _computed(self, producer: Nest, store: Store, load: Scalar) -> Scalar:
         """The value of `store` at the element that `load` reads."""
         assert load.buffer is not None
@@ -71,8 +77,8 @@ class Joiner:
         value = Rewriter(self._builder, places, self._masked(mask)).scalar(store.value)
         return self._guarded(load, self._as_read(Store(store.buffer, (), value), load))
 
-    def _masked(self, mask: Scalar | None) -> _Mask | None:
-        return _Mask(self._builder, mask) if mask is not None else None
+    def _masked(self, mask: Scalar | None) -> Masked | None:
+        return Masked(self._builder, mask) if mask is not None else None
 
     def _as_read(self, store: Store, load: Scalar) -> Scalar:
         """Storing rounds to the dtype of the buffer, and so must reading without storing."""
@@ -90,25 +96,6 @@ class Joiner:
         return Rewriter(self._builder, places)
 
 
-class _Mask:
-    """Restricts loads to the points where a mask holds: elsewhere the element that a
-    producer would read need not exist."""
-
-    def __init__(self, builder: Builder, mask: Scalar) -> None:
-        self._builder = builder
-        self._mask = mask
-
-    def __call__(self, load: Scalar) -> Scalar:
-        if load.args:
-            own, other = load.args
-            mask = self._builder.make("logical_and", (self._mask, own), "bool")
-        else:
-            mask, other = self._mask, self._builder.const(_zero(load.dtype), load.dtype)
-        return self._builder.make(
-            "load", (mask, other), load.dtype, buffer=load.buffer, index=load.index
-        )
-
-
 def merged(producer: Nest, consumer: Nest, order: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
     """Origins of both in graph order, and rules of both."""
     origins = dict.fromkeys((*producer.origins, *consumer.origins))
@@ -118,9 +105,3 @@ def merged(producer: Nest, consumer: Nest, order: Mapping[str, int]) -> tuple[tu
 
 def _by_buffer(stores: Sequence[Store]) -> dict[str, Store]:
     return {store.buffer: store for store in stores}
-
-
-def _zero(dtype: str) -> bool | int | float:
-    if dtype == "bool":
-        return False
-    return 0.0 if dtype in ("f64", "f32", "f16", "bf16") else 0

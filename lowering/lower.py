@@ -61,6 +61,12 @@ CLASSES: Mapping[str, Mapping[str, Lower]] = {
 PYTHON: Mapping[str, Lower] = {
     name: lower for table in CLASSES.values() for name, lower in table.items()
 }
+# Overloads that no entry of rules/ops names, whose arguments a lowering takes as they are.
+OVERLOADS: Mapping[str, str] = {
+    "arange.start": "arange",
+    "norm.Scalar": "norm",
+    "norm.ScalarOpt_dim": "norm",
+}
 
 
 def lower(
@@ -215,7 +221,6 @@ class Lowering:
             }
             return Meaning(work.builder, read, dtype, self._scalars or None).of(expr)
 
-        make(tuple(as_index(axis) for axis in axes_for(shape_of(meta))))
         return work.pointwise(node, meta, make)
 
     def _write(self, node: fx.Node) -> Any:
@@ -289,9 +294,10 @@ class Lowering:
 
 
 def _family(op: Op) -> str:
-    """The name that lowerings go by: `sum` for an undeclared `sum.dim_IntList`."""
-    name = op.name
-    return name if name in PYTHON else name.split(".")[0]
+    """The name that lowerings go by; an undeclared op has the arguments of its schema."""
+    if op.entry is not None or op.name in PYTHON:
+        return op.name
+    return OVERLOADS.get(op.name, op.name.removesuffix(".default"))
 
 
 def _meeting(values: Mapping[str, Any]) -> str:

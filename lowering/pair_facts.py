@@ -9,6 +9,7 @@ are kept; others are asked anew, as joining changes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 from ..engine.dtypes import dtype_of
@@ -17,6 +18,7 @@ from .domain import estimate, invert, points, product
 from .index import Axis, Index, Size, axes_of, substitute
 from .join import Joiner, merged
 from .loops import Nest, Scalar, Store, gathered, scalars
+from .pieces import seam
 from .relate import Relation, Seed, relate, seeds_between, whole_box
 
 Value = TypeVar("Value")
@@ -97,12 +99,25 @@ class PairFacts:
         found = {r for name in node.stores for r in self._graph.readers.get(name, ())} - {node}
         return len(found) + any(name in self._graph.kept for name in node.stores)
 
+    def outside(self, node: Node) -> int:
+        """How many readers of what the nest writes are no loop nests; the caller of the graph
+        counts as one."""
+        found = {r for name in node.stores for r in self._graph.readers.get(name, ())}
+        kept = any(name in self._graph.kept for name in node.stores)
+        return sum(not reader.is_nest for reader in found) + kept
+
     # Two nests: order and memory
 
     def feeds(self, producer: Node, consumer: Node) -> bool:
         """Whether the consumer loads something that the producer stored."""
         return consumer in producer.succs and not producer.stores.keys().isdisjoint(
             consumer.loads
+        )
+
+    def beside(self, producer: Node, consumer: Node) -> bool:
+        """Whether both fill regions of one buffer that touch, and do nothing else."""
+        return self._once(
+            "beside", (producer, consumer), lambda: _ends_meet(producer, consumer) is not None
         )
 
     def independent(self, producer: Node, consumer: Node) -> bool:
@@ -115,22 +130,15 @@ class PairFacts:
         return self._graph.reaches_around(producer, consumer)
 
     def same_device(self, producer: Node, consumer: Node) -> bool:
-        """Whether everything both nests touch lives on one device."""
-        names = (*producer.reads, *producer.writes, *consumer.reads, *consumer.writes)
+        """Whether all that both nests write lives on one device (a nest may read single
+        numbers from elsewhere)."""
+        names = (*producer.writes, *consumer.writes)
         return len({self._graph.buffers[name].device for name in names}) <= 1
 
     def distance(self, producer: Node, consumer: Node) -> int:
         """How many steps apart the two stood in the graph, at their nearest."""
         gap = max(producer.first, consumer.first) - min(producer.last, consumer.last)
         return max(gap, 0)
-
-    def written_once(self, producer: Node, consumer: Node) -> bool:
-        """Whether what the consumer reads has one store, in the producer, and no other step
-        writes to it."""
-        return all(
-            len(producer.stores[name]) == 1 and self._graph.writers[name] == {producer}
-            for name in self._fed(producer, consumer)
-        )
 
     def overwritten(self, producer: Node, consumer: Node) -> bool:
         """Whether something the producer reads has changed by the time the consumer runs."""
@@ -147,7 +155,8 @@ class PairFacts:
         store, overwrites."""
         fed = self._fed(producer, consumer)
         if not producer.writes.isdisjoint(consumer.writes):
-            return True
+            reads = producer.loads.keys() | consumer.loads.keys()
+            return not self.beside(producer, consumer) or not reads.isdisjoint(producer.writes)
         reads = producer.reads | (consumer.reads - fed)
         if reads.isdisjoint(consumer.writes | producer.writes):
             return False
@@ -170,7 +179,8 @@ class PairFacts:
             "invertible",
             (producer, consumer),
             lambda: all(
-                invert(producer.stores[name][0].index, buffers[name].shape, axes).whole
+                len(producer.stores[name]) == 1
+                and invert(producer.stores[name][0].index, buffers[name].shape, axes).whole
                 for name in self._fed(producer, consumer)
             ),
         )
@@ -194,9 +204,9 @@ class PairFacts:
         )
 
     def stays(self, producer: Node, consumer: Node) -> bool:
-        """Whether somebody else needs what a pointwise producer writes, and its stores cannot
-        move into the consumer; joining then computes its values a second time."""
-        if self.kind(producer) != "pointwise":
+        """Whether somebody else needs what a pointwise producer feeds to the consumer, and its
+        stores cannot move there; joining then computes its values a second time."""
+        if self.kind(producer) != "pointwise" or not self.feeds(producer, consumer):
             return False
         return bool(self._wanted(producer, consumer)) and not self.relation(
             producer, consumer
@@ -225,6 +235,10 @@ class PairFacts:
             return total - sum(self._traffic(producer, n) for n in producer.loads.keys() - both)
         return total + self._shared(producer, consumer, both)
 
+    def common(self, producer: Node, consumer: Node) -> int:
+        """Bytes of what both nests read, whether at the same points or not (estimate)."""
+        return self._shared(producer, consumer, producer.loads.keys() & consumer.loads.keys())
+
     def shared(self, producer: Node, consumer: Node) -> int:
         """Bytes that both nests read at the same points (estimate)."""
         both = producer.loads.keys() & consumer.loads.keys()
@@ -250,7 +264,12 @@ class PairFacts:
         first, second = producer.nest, consumer.nest
         wanted = self._wanted(producer, consumer)
         axes, raxes = second.axes, second.raxes
-        if self.feeds(producer, consumer) and self.kind(producer) == "pointwise":
+        stores: tuple[Store, ...]
+        meeting = _ends_meet(producer, consumer)
+        if meeting is not None:
+            axes, store = self._joiner.side_by_side(*meeting)
+            stores = (store,)
+        elif self.feeds(producer, consumer) and self.kind(producer) == "pointwise":
             moved = None
             if wanted and not self.stays(producer, consumer):
                 moved = self.relation(producer, consumer)
@@ -305,7 +324,7 @@ class PairFacts:
     def _reads(self, producer: Node, consumer: Node) -> list[Scalar]:
         return [load for n in self._fed(producer, consumer) for load in consumer.loads[n]]
 
-    def _shared(self, producer: Node, consumer: Node, names: set[str]) -> int:
+    def _shared(self, producer: Node, consumer: Node, names: AbstractSet[str]) -> int:
         return sum(
             min(self._traffic(producer, name), self._traffic(consumer, name)) for name in names
         )
@@ -340,16 +359,26 @@ class PairFacts:
 # The words that rules may use.
 FACTS = (
     *("kind", "domain", "rows", "columns", "flops", "scalars", "stores", "buffers", "atomics"),
-    *("bytes", "readers", "feeds", "independent", "reaches_around", "same_device", "distance"),
-    *("written_once", "overwritten", "hazard", "read_domain", "invertible", "same_rows"),
+    *("bytes", "readers", "outside", "feeds", "beside", "independent", "reaches_around", "same_device", "distance"),
+    *("overwritten", "hazard", "read_domain", "invertible", "same_rows"),
     *("same_columns", "same_positions", "exact_reads", "stays", "copies", "recompute", "saved"),
-    "shared",
+    *("common", "shared"),
 )
 
 
 def _kind(node: Node) -> str:
     reduces = node.nest.raxes or any(scalar.op == "reduce" for scalar in node.body)
     return "reduction" if reduces else "pointwise"
+
+
+def _ends_meet(producer: Node, consumer: Node) -> tuple[Nest, Nest] | None:
+    """Two nests whose regions of one buffer touch, that of the lower elements first."""
+    if producer.writes != consumer.writes or len(producer.writes) != 1:
+        return None
+    if not (producer.is_nest and consumer.is_nest):
+        return None
+    pairs = ((producer.nest, consumer.nest), (consumer.nest, producer.nest))
+    return next((pair for pair in pairs if seam(*pair) is not None), None)
 
 
 def _first_fit(guest: Nest, host: Nest, seeds: list[Seed]) -> Relation:

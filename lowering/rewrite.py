@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from .index import Axis, Gathered, Index, as_index, atoms, bounds, substitute
-from .loops import Builder, Nest, Scalar, Store, operands
+from .loops import Builder, Nest, Scalar, Store, gathered, operands
 
 Replace = Callable[[Scalar], Scalar | None]
 
@@ -47,6 +47,8 @@ class Rewriter:
         return self._done[id(scalar)]
 
     def index(self, index: tuple[Index, ...]) -> tuple[Index, ...]:
+        if not self._places and not gathered(index):
+            return index
         return tuple(self._place(part) for part in index)
 
     def store(self, store: Store) -> Store:

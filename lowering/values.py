@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sympy
 import torch
@@ -138,8 +139,11 @@ def size_of(value: int | torch.SymInt) -> Size:
 
 
 def plain(value: sympy.Expr | int) -> Size:
-    if isinstance(value, int):
-        return value
+    return value if isinstance(value, int) else _expanded(value)
+
+
+@lru_cache(maxsize=65536)
+def _expanded(value: sympy.Expr) -> Size:
     value = sympy.expand(value)
     return int(value) if value.is_Integer else value
 

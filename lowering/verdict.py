@@ -20,12 +20,12 @@ FactTable = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Refusal:
-    """The condition of `rule` that decided against a pair: the first one that failed, or for a
-    `forbid` the last of those that held."""
+    """What decided against a pair: the first condition of `rule` that failed, or all those
+    of a `forbid`, which held."""
 
     rule: FuseRule
     text: str
-    expr: Expr | None
+    exprs: tuple[Expr, ...]
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class _Compiled:
                 return number
         return None
 
-    def refusal(self, number: int) -> Refusal:
-        if not self.rule.when:
-            return Refusal(self.rule, "", None)
-        condition = self.rule.when[number]
-        return Refusal(self.rule, condition.text, condition.expr)
+    def refusal(self, number: int | None = None) -> Refusal:
+        """What condition `number` has to say, or all together."""
+        told = self.rule.when if number is None else (self.rule.when[number],)
+        text = " and ".join(condition.text for condition in told)
+        return Refusal(self.rule, text, tuple(condition.expr for condition in told))
 
 
 class Judge:
@@ -82,20 +82,20 @@ class Judge:
             return Verdict(None, refusal=nearest)
         for rule in forbid:
             if rule.failed(producer, consumer) is None:
-                return Verdict(None, refusal=rule.refusal(len(rule.rule.when) - 1))
+                return Verdict(None, refusal=rule.refusal())
         extra = [r for r in prefer if r.failed(producer, consumer) is None]
         total = best[0] + sum(_worth(rule, producer, consumer) for rule in extra)
         if total <= 0:
-            return Verdict(None, total, Refusal(best[1], "gain > 0", best[1].gain))
+            told = (best[1].gain,) if best[1].gain is not None else ()
+            return Verdict(None, total, Refusal(best[1], "gain > 0", told))
         return Verdict(best[1], total)
 
     def values(self, refusal: Refusal, producer: Node, consumer: Node) -> dict[str, Any]:
-        """The facts that a refusing condition asked for."""
-        if refusal.expr is None:
-            return {}
+        """The facts that the refusing conditions asked for."""
         found = {
             spell(call): compile_expr(call, self._facts)(producer, consumer)
-            for call in calls(refusal.expr, self._facts)
+            for expr in refusal.exprs
+            for call in calls(expr, self._facts)
         }
         return {name: _plain(value) for name, value in found.items()}
 

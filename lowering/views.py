@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..engine.dtypes import word_of
 from .index import (
     ZERO,
     Index,
@@ -45,6 +46,8 @@ Lower = Callable[..., Any]
 
 def view(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
     """Elements in row-major order under another shape, also for a copying reshape."""
+    if word_of(node.meta["val"].dtype) != x.dtype:
+        raise Declined  # the same bits under another dtype
     return reshaped(x, shape_of(node.meta["val"]))
 
 

@@ -112,17 +112,26 @@ class Work:
         self, node: fx.Node, buffer: Buffer, make: Callable[[Indices], Scalar]
     ) -> Stored:
         """Append the nest `buffer[index] = make(index)` and give the buffer as a value."""
-        axes = axes_for(buffer.shape)
-        index = tuple(as_index(axis) for axis in axes)
-        value = self.builder.cast(make(index), buffer.dtype)
-        self.nest(node, axes, (), [Store(buffer.name, index, value)])
-        return Stored(buffer)
+        return self.stores(node, buffer, self._at_every(buffer.shape, make))
 
     def pointwise(
         self, node: fx.Node, meta: torch.Tensor, make: Callable[[Indices], Scalar]
     ) -> Stored:
-        """A fresh buffer like `meta`, filled pointwise."""
-        return self.fill(node, self.buffer_like(node, meta), make)
+        """A fresh buffer like `meta`, filled pointwise. Nothing is left behind where `make`
+        raises Declined."""
+        value = self._at_every(shape_of(meta), make)
+        return self.stores(node, self.buffer_like(node, meta), value)
+
+    def stores(self, node: fx.Node, buffer: Buffer, value: Scalar) -> Stored:
+        """Append the nest that stores `value`, made for the axes of the buffer's shape."""
+        axes = axes_for(buffer.shape)
+        index = tuple(as_index(axis) for axis in axes)
+        value = self.builder.cast(value, buffer.dtype)
+        self.nest(node, axes, (), [Store(buffer.name, index, value)])
+        return Stored(buffer)
+
+    def _at_every(self, shape: tuple[Size, ...], make: Callable[[Indices], Scalar]) -> Scalar:
+        return make(tuple(as_index(axis) for axis in axes_for(shape)))
 
     def extern(self, node: fx.Node, **fields: Any) -> None:
         origins, rules = provenance(node)

@@ -1,9 +1,6 @@
 """Golden files: texts that a test compares with, and `pytest --bless` rewrites.
 
-    from eqsat.tests.golden import Golden
-
-    def test_error(golden: Golden) -> None:
-        golden.check(Path(__file__).parent / "errors" / "unknown_op.txt", text)
+A test takes the `golden` fixture and calls `golden.check(path, text)`.
 """
 
 from __future__ import annotations

@@ -79,10 +79,6 @@ CASES = [
     (aten.matmul.default, (t(2, 3, 4), t(4, 5)), {}),
     (aten.matmul.default, (t(2, 3, 4, 5), t(2, 3, 5, 6)), {}),
 ]
-if shims.address("aoti_torch_cpu__linear_pointwise"):
-    pointwise = torch.ops.mkldnn._linear_pointwise.default
-    CASES.append((pointwise, (t(3, 4), t(5, 4), t(5), "none", [], ""), {}))
-
 
 def as_program(make: Any, target: Any, args: Any, kwargs: Any, results: Any) -> Any:
     """The program that makes this one call, and the tensors to call it with."""
@@ -140,7 +136,6 @@ def test_what_has_no_route(make: Any) -> None:
         return find_route(Extern("e", target, args, {}, ("y",), **flags), buffers)
 
     assert route(aten.mm.default, view, view) is not None
-    assert route(aten.mm.default, view, view, ordered=True) is None
     assert route(aten.mm.default, view, view, mutates=("x",)) is None
     assert route(aten.relu.default, view) is None
     assert route(torch.relu, view) is None

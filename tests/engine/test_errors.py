@@ -14,6 +14,8 @@ from eqsat.engine.source import RuleErrors
 from eqsat.tests.golden import Golden
 
 FOLDER = Path(__file__).resolve().parent.parent / "errors"
+# Unreadable files: see test_load.py.
+NO_FILE = {"E108"}
 FILES = sorted(FOLDER.glob("*.yaml"))
 
 
@@ -42,6 +44,7 @@ def test_every_code_is_shown() -> None:
     """A code that no golden file shows is a message nobody has read."""
     engine = FOLDER.parent.parent / "engine"
     sources = "".join(path.read_text() for path in engine.glob("*.py"))
+    texts = "".join(path.read_text() for path in FOLDER.glob("*.txt"))
     codes = set(re.findall(r'"([EW][1-7]\d\d)"', sources))
-    shown = set(re.findall(r"\[([EW]\d\d\d)\]", "".join(p.read_text() for p in FOLDER.glob("*.txt"))))
-    assert codes - shown == set()
+    shown = set(re.findall(r"\[([EW]\d\d\d)\]", texts))
+    assert codes - shown == NO_FILE

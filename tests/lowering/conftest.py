@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-
 from eqsat.engine.load import RULES, load_book
 from eqsat.engine.rule import FuseRule
 from eqsat.lowering.index import Axis, Index, as_index, row_major

@@ -1,0 +1,193 @@
+"""The equivalence test that every rule gets for free.
+
+Takes a rule and the op table; draws examples, computes both sides and compares them by the
+rule's numerics class; checks dtypes, shapes, gradients, `fires` and `misses`. A failure is
+shrunk by hypothesis and told as a short torch program.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies
+
+from .draw import Search, Structure
+from .fill import FILLINGS
+from .ops import OpTable
+from .program import program_text
+from .rule import Assumption, Case, Rule
+from .trial import Rejected, Trials
+
+_ATTEMPTS = 4000  # draws of a structure before a rule counts as one that never fires
+_MISS_ATTEMPTS = 300
+_OUTSIDE = 40  # examples outside an assumption, to see whether it is needed
+_ENOUGH = 8  # examples before a tag may be called loose
+
+_QUIET = hypothesis.settings(
+    deadline=None,
+    database=None,
+    phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+    suppress_health_check=list(hypothesis.HealthCheck),
+    report_multiple_bugs=False,
+    print_blob=False,
+)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """`failures` make the rule wrong, `warnings` do not. `measured` is the strictest class
+    that held in every example, as far as it was measured."""
+
+    rule: str
+    failures: tuple[str, ...]
+    warnings: tuple[str, ...]
+    examples: int
+    measured: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+
+class _Wrong(Exception):
+    """Raised inside a hypothesis test, to be shrunk."""
+
+    def __init__(self, reason: str, structure: Structure, values: Mapping[str, Any]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.structure = structure
+        self.values = values
+
+
+def check_rule(rule: Rule, table: OpTable, *, seed: int = 0, examples: int = 100) -> CheckResult:
+    """Tests one rule on about `examples` examples; the same seed draws the same ones."""
+    random = Random(f"{seed} {rule.name}")
+    search = Search(rule, table, random)
+    structures = search.collect(max(examples // 2, 8), _ATTEMPTS)
+    fired, failures = _check_fires(rule, table, random)
+    failures += _check_misses(rule, table, random)
+    structures = sorted({s.key: s for s in (*structures, *fired)}.values(), key=lambda s: s.weight)
+    if not structures:
+        text = f"no example could be drawn: {_obstacles(search)}"
+        return CheckResult(rule.name, (text, *failures), (), 0, rule.numerics.float_class)
+    trials = Trials(rule, table)
+    count, wrong = _run(trials, structures, seed, examples)
+    if wrong is not None:
+        failures.append(wrong)
+    warnings = [] if failures else _warnings(trials, structures, count)
+    return CheckResult(rule.name, tuple(failures), tuple(warnings), count, _measured(trials))
+
+
+def _run(
+    trials: Trials, structures: list[Structure], seed: int, examples: int
+) -> tuple[int, str | None]:
+    """How many examples ran, and the shrunk failure."""
+    names = sorted({name for structure in structures for name in structure.tensors})
+    kinds = strategies.tuples(strategies.sampled_from(FILLINGS), strategies.integers(0, 3))
+    fillings = strategies.fixed_dictionaries(dict.fromkeys(names, kinds))
+    count = 0
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(_QUIET, max_examples=examples)
+    @hypothesis.given(strategies.sampled_from(structures), fillings)
+    def sides_agree(structure: Structure, filling: dict[str, tuple[str, int]]) -> None:
+        nonlocal count
+        try:
+            values = trials.values(structure, filling)
+            reason = trials.run(values) or trials.gradients(structure)
+        except Rejected:
+            hypothesis.reject()
+        count += 1
+        if reason is not None:
+            raise _Wrong(reason, structure, values)
+
+    try:
+        sides_agree()
+    except _Wrong as wrong:
+        text = program_text(trials, trials.table, wrong.values, wrong.structure.tensors)
+        constants = ", ".join(f"{k}={v}" for k, v in wrong.structure.constants.items())
+        where = f" with {constants}" if constants else ""
+        return count, f"{wrong.reason}{where}\n{text}"
+    except hypothesis.errors.Unsatisfiable:
+        return count, "no example could be run: the left side always fails"
+    return count, None
+
+
+def _check_fires(rule: Rule, table: OpTable, random: Random) -> tuple[list[Structure], list[str]]:
+    """Structures for every `fires` case, and the cases for which there is none."""
+    found: list[Structure] = []
+    failures: list[str] = []
+    for case in rule.fires:
+        search = Search(rule, table, random, case.values)
+        structures = search.collect(3, _ATTEMPTS // 4)
+        if not structures:
+            failures.append(f"does not fire for {_case_text(case)}: {_obstacles(search)}")
+        found += structures
+    return found, failures
+
+
+def _check_misses(rule: Rule, table: OpTable, random: Random) -> list[str]:
+    return [
+        f"fires for {_case_text(case)}, which it must not"
+        for case in rule.misses
+        if Search(rule, table, random, case.values).collect(1, _MISS_ATTEMPTS)
+    ]
+
+
+def _case_text(case: Case) -> str:
+    return "{" + ", ".join(f"{name}: {value}" for name, value in case.values.items()) + "}"
+
+
+def _obstacles(search: Search) -> str:
+    """What stood in the way most often."""
+    return "; ".join(text for text, _ in search.failures.most_common(2))
+
+
+def _measured(trials: Trials) -> str:
+    tag = trials.rule.numerics.float_class
+    if not trials.floats_seen or tag == "random":
+        return tag
+    if not trials.bits_differ:
+        return "exact"
+    return tag if trials.values_differ else "signed_zero"
+
+
+def _warnings(trials: Trials, structures: list[Structure], count: int) -> list[str]:
+    found: list[str] = []
+    tag, measured = trials.rule.numerics.float_class, _measured(trials)
+    if measured != tag and count >= _ENOUGH:
+        found.append(f"tagged {tag}, but every example was {measured}")
+    for assumption in trials.rule.assumes:
+        if not _is_needed(trials, structures, assumption):
+            found.append(f"no example shows that '{assumption.text}' is needed")
+    return found
+
+
+def _is_needed(trials: Trials, structures: list[Structure], assumption: Assumption) -> bool:
+    """Whether some example outside an assumption fails, or the left side refuses it."""
+    kinds = ("special", "scaled", "normal")
+    for place, structure in enumerate(itertools.islice(itertools.cycle(structures), _OUTSIDE)):
+        filling = {
+            name: (kinds[place % len(kinds)], place + offset)
+            for offset, name in enumerate(structure.tensors)
+        }
+        try:
+            values = trials.values(structure, filling, without=assumption.text)
+            _put_witness(values, assumption)
+            if trials.run(values, without=assumption.text) is not None:
+                return True
+        except Rejected:
+            if assumption.expr is not None:
+                return True
+    return False
+
+
+def _put_witness(values: Mapping[str, Any], assumption: Assumption) -> None:
+    for name, text in assumption.witness.items():
+        if name in values and hasattr(values[name], "fill_"):
+            values[name].fill_(float(text))

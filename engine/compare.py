@@ -1,0 +1,145 @@
+"""Compares the two sides of a rule by numerics class.
+
+Takes tensors; gives the reason two results differ by more than a class allows, or None. The
+classes are those of `rule.NUMERICS`, tested as the rule language says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+# Part of the scale that a reordered result may be off, besides m times the left side's error.
+_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-4, torch.bfloat16: 1e-3}
+_EXACT_ENOUGH = 1e-12  # float64, where nothing wider is at hand
+_MULTIPLIER = {torch.float32: 2.0, torch.float16: 3.0, torch.bfloat16: 3.0}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """One result computed four ways. `wide` is the left side in float64 without roundings;
+    `reference_*` are independent of layout. `scale` is the size of the inputs."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    wide: torch.Tensor
+    reference_left: torch.Tensor
+    reference_right: torch.Tensor
+    scale: float
+    overflow_is_fine: bool = False
+
+
+def differs(sides: Sides, kind: str, rtol: float = 0.0, atol: float = 0.0) -> str | None:
+    """Why the sides are not equal in the sense of class `kind`; None where they are."""
+    if sides.left.shape != sides.right.shape:
+        return f"shape {tuple(sides.left.shape)} becomes {tuple(sides.right.shape)}"
+    if sides.left.dtype != sides.right.dtype:
+        return f"dtype {sides.left.dtype} becomes {sides.right.dtype}"
+    if kind == "random":
+        return None
+    floating = sides.left.is_floating_point() or sides.left.is_complex()
+    if kind == "exact" or not floating:
+        return _first_difference(sides.reference_left, sides.reference_right, bits=True)
+    if kind == "signed_zero":
+        return _first_difference(sides.reference_left, sides.reference_right, bits=False)
+    places = _places_differ(sides)
+    if places is not None:
+        return places
+    if kind == "approximate":
+        return _not_close(sides, rtol, atol)
+    return _too_far(sides, kind)
+
+
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Equal bits, any nan being equal to any other."""
+    return _first_difference(left, right, bits=True) is None
+
+
+def same_values(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Equal values, zeros of either sign being equal, and any nan equal to any other."""
+    return _first_difference(left, right, bits=False) is None
+
+
+def _first_difference(left: torch.Tensor, right: torch.Tensor, bits: bool) -> str | None:
+    if left.is_complex():
+        left, right = torch.view_as_real(left), torch.view_as_real(right)
+    left, right = left.detach(), right.detach()
+    equal = left == right
+    if left.is_floating_point():
+        if bits:
+            equal &= torch.signbit(left) == torch.signbit(right)
+        equal |= left.isnan() & right.isnan()
+    if bool(equal.all()):
+        return None
+    place = tuple((~equal).nonzero()[0].tolist())
+    return f"at {list(place)}: {left[place].item()!r} becomes {right[place].item()!r}"
+
+
+def _places_differ(sides: Sides) -> str | None:
+    """inf and nan must be in the same places, overflow of the left side perhaps aside."""
+    left, right = _real(sides.left), _real(sides.right)
+    differ = left.isnan() != right.isnan()
+    infinite = left.isinf() | right.isinf()
+    differ |= infinite & (left != right) & ~(left.isnan() & right.isnan())
+    if sides.overflow_is_fine:
+        differ &= ~_overflowed(sides)
+    if not bool(differ.any()):
+        return None
+    place = tuple(differ.nonzero()[0].tolist())
+    return f"at {list(place)}: {left[place].item()!r} becomes {right[place].item()!r}"
+
+
+def _overflowed(sides: Sides) -> torch.Tensor:
+    """Where a side is not finite though the true value is."""
+    left, right, wide = _real(sides.left), _real(sides.right), _real(sides.wide)
+    return wide.isfinite() & ~(left.isfinite() & right.isfinite())
+
+
+def _not_close(sides: Sides, rtol: float, atol: float) -> str | None:
+    left, right = _real(sides.left).double(), _real(sides.right).double()
+    both = left.isfinite() & right.isfinite()
+    off = torch.where(both, (left - right).abs() - atol - rtol * left.abs(), 0.0)
+    if off.numel() == 0 or bool((off <= 0).all()):
+        return None
+    place = tuple((off > 0).nonzero()[0].tolist())
+    return (
+        f"at {list(place)}: {left[place].item()!r} becomes {right[place].item()!r}, "
+        f"beyond rtol {rtol} and atol {atol}"
+    )
+
+
+def _too_far(sides: Sides, kind: str) -> str | None:
+    left, right, wide = (_real(t).double() for t in (sides.left, sides.right, sides.wide))
+    usable = left.isfinite() & right.isfinite() & wide.isfinite()
+    left, right, wide = left[usable], right[usable], wide[usable]
+    if left.numel() == 0:
+        return None
+    dtype = _real(sides.left).dtype
+    scale = max(rms(wide), sides.scale)
+    if dtype == torch.float64:
+        error, limit = rms(right - left), _EXACT_ENOUGH * scale
+        return None if error <= limit else f"float64 results are {error:.3g} apart"
+    error_left, error_right = rms(left - wide), rms(right - wide)
+    factor = 1.0 if kind == "fewer_roundings" else _MULTIPLIER[dtype]
+    allowance = _TOLERANCE[dtype] * scale
+    if kind == "fewer_roundings":
+        allowance = torch.finfo(dtype).eps * scale * 0.01
+    if error_right <= factor * error_left + allowance:
+        return None
+    return f"error against float64 {error_right:.3g}, on the left {error_left:.3g}"
+
+
+def rms(values: torch.Tensor) -> float:
+    """The root of the mean square; 0 for no values."""
+    if values.numel() == 0:
+        return 0.0
+    largest = float(values.abs().max())
+    if largest == 0 or largest != largest or largest == float("inf"):
+        return largest
+    return largest * float((values / largest).square().mean().sqrt())
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    value = value.detach()
+    return torch.view_as_real(value) if value.is_complex() else value

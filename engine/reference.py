@@ -1,0 +1,148 @@
+"""Worlds that compute in a way tests can rely on.
+
+`ReferenceWorld` gives results that do not depend on layout or blocking: ops whose kernels sum
+in some order, or take another code path at the end of a row, are computed in float64 and
+rounded once. `WideWorld` computes everything in float64 and never rounds: the truth that
+rounding errors are measured against. `RecordingWorld` writes down what it calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .evaluate import TensorWorld
+from .ops import GETITEM, Op, OpTable
+
+_WIDE = torch.float64
+
+# Pointwise ops that are exactly rounded, or move bits: the same on every code path.
+_STEADY = frozenset(
+    {
+        *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "reciprocal", "rsqrt", "relu"),
+        *("maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "clamp", "cast"),
+        *("view", "permute", "expand", "slice", "select", "cat", "stack", "split", "unbind"),
+        *("clone", "alias", "detach", "full", "index", "gather", "embedding", "flip", "roll"),
+        *("constant_pad_nd", "repeat", "masked_fill", "tril", "triu", "getitem", "arange"),
+        *("amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "topk", "sort"),
+        *("floor", "ceil", "round", "trunc", "sign", "sgn", "floor_divide", "remainder", "fmod"),
+        *("isnan", "isinf", "signbit", "copysign", "logical_and", "logical_or", "logical_not"),
+        *("logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "square"),
+        *("threshold_backward", "diagonal", "slice_scatter", "select_scatter", "index_select"),
+    }
+)
+
+
+def is_steady(op: Op) -> bool:
+    """Whether kernels of the op give the same bits for every layout and every dtype."""
+    return op.name in _STEADY
+
+
+class ReferenceWorld(TensorWorld):
+    """Results independent of layout; `soft` says whether an op was met that float64 inputs
+    cannot make so (there is nothing wider to compute in)."""
+
+    soft = False
+
+    def emit(self, op: Op, args: Sequence[Any]) -> Any:
+        plain = super().emit(op, args)
+        if is_steady(op) or not _any_float(args):
+            return plain
+        self.soft = True
+        wide = super().emit(op, [_widened(arg) for arg in args])
+        return _like(wide, plain)
+
+
+class WideWorld(TensorWorld):
+    """Everything in float64: casts between float dtypes change nothing."""
+
+    def emit(self, op: Op, args: Sequence[Any]) -> Any:
+        if op is not GETITEM:
+            args = [_widened(arg) for arg in args]
+        place = op.place("half_to_float")
+        if place is not None:
+            args = [*args[:place], False, *args[place + 1 :]]
+        return super().emit(op, args)
+
+
+class RecordingWorld(TensorWorld):
+    """Keeps a line of Python for every call. `names` maps ids of tensors to variables; the
+    tensors are kept alive, so that no id is met twice."""
+
+    def __init__(self, table: OpTable, inputs: Mapping[str, Any], prefix: str) -> None:
+        super().__init__(table)
+        self.lines: list[str] = []
+        self._prefix = prefix
+        self._names = {id(value): name for name, value in inputs.items()}
+        self._alive: list[Any] = list(inputs.values())
+
+    def emit(self, op: Op, args: Sequence[Any]) -> Any:
+        target, call_args, kwargs = self.table.call(op, args)
+        result = super().emit(op, args)
+        name = f"{self._prefix}{len(self.lines)}"
+        if op is GETITEM:
+            text = f"{self.text(args[0])}[{args[1]}]"
+        else:
+            shown = [self.text(arg) for arg in call_args]
+            shown += [f"{key}={self.text(value)}" for key, value in kwargs.items()]
+            text = f"{_callable_text(target)}({', '.join(shown)})"
+        self.lines.append(f"{name} = {text}")
+        self._names.setdefault(id(result), name)
+        self._alive.append(result)
+        return result
+
+    def text(self, value: Any) -> str:
+        """A value as Python spells it; tensors by their names."""
+        if id(value) in self._names and not isinstance(value, (int, float, bool, str)):
+            return self._names[id(value)]
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self.text(item) for item in value)}]"
+        if isinstance(value, float) and value != value:
+            return "float('nan')"
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            return f"float('{value}')"
+        if isinstance(value, torch.device):
+            return repr(value.type)
+        return repr(value)
+
+
+def _callable_text(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return f"torch.ops.{target}"
+    module = getattr(target, "__module__", None) or "torch"
+    name = getattr(target, "__qualname__", target.__name__)
+    if module == "_operator":
+        module = "operator"
+    if module == "torch._C._nn":
+        module = "torch.nn.functional"
+    if isinstance(target, type(torch.Tensor.add)):
+        module, name = "torch.Tensor", target.__name__
+    return f"{module}.{name}"
+
+
+def _any_float(args: Sequence[Any]) -> bool:
+    return any(
+        (isinstance(arg, torch.Tensor) and arg.is_floating_point())
+        or (isinstance(arg, (list, tuple)) and _any_float(arg))
+        for arg in args
+    )
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(_WIDE) if value.is_floating_point() else value
+    if isinstance(value, torch.dtype):
+        return _WIDE if value.is_floating_point else value
+    if isinstance(value, list):
+        return [_widened(item) for item in value]
+    return value
+
+
+def _like(wide: Any, plain: Any) -> Any:
+    if isinstance(plain, torch.Tensor):
+        return wide.to(plain.dtype)
+    if isinstance(plain, tuple):
+        return tuple(_like(a, b) for a, b in zip(wide, plain, strict=True))
+    return plain
