@@ -12,6 +12,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,test]'
+	mkdir -p $(VENV)/src && ln -sfn "$(CURDIR)" $(VENV)/src/eqsat
 	touch $(STAMP)
 
 demo: setup

@@ -15,8 +15,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    *("OptionError", "backend", "check", "config", "explain"),
-    *("fresh_cache", "load_rules", "options", "reset"),
+    "OptionError",
+    "backend",
+    "check",
+    "config",
+    "explain",
+    "fresh_cache",
+    "load_rules",
+    "options",
+    "reset",
 ]
 
 options = config.patch

@@ -33,7 +33,7 @@ def guard_overlap(
             return gm.forward(*inputs)
         return compiled(*inputs)
 
-    return torch._dynamo.disable(run)  # type: ignore[no-any-return]
+    return torch._dynamo.disable(run)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _overlap(inputs: Sequence[Any], watched: Sequence[int]) -> bool:
@@ -59,5 +59,5 @@ def _ranges_meet(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
     span = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset() * tensor.element_size()
-    return start, start + (span + 1) * tensor.element_size()
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    return start, start + (int(span) + 1) * tensor.element_size()

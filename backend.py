@@ -32,6 +32,7 @@ from .logs import log_graph, log_program
 from .lowering.fold import Split, split_constants
 from .lowering.fuse import fuse
 from .lowering.lower import lower
+from .lowering.simplify import simplify
 from .reports import CompileReport, open_report
 from .session import Session, open_session
 
@@ -87,7 +88,7 @@ def _compile_captured(
         rewritten,
         example_inputs,
         fw_compiler=functools.partial(compile_aten, kind="forward", capture=capture),
-        bw_compiler=torch._dynamo.disable(
+        bw_compiler=torch._dynamo.disable(  # type: ignore[no-untyped-call]
             functools.partial(compile_aten, kind="backward", capture=capture)
         ),
         inference_compiler=functools.partial(compile_aten, kind="inference", capture=capture),
@@ -95,7 +96,7 @@ def _compile_captured(
         decompositions=dict(capture.session.decompositions),
         keep_inference_input_mutations=True,
     )
-    return torch._dynamo.disable(compiled)  # type: ignore[no-any-return]
+    return torch._dynamo.disable(compiled)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def partition_joint(
@@ -119,7 +120,8 @@ def compile_aten(
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is not None:
-        capture.mutated |= set(metadata.mutated_inp_runtime_indices)
+        written = (i for i, info in enumerate(metadata.input_info) if info.mutates_data)
+        capture.mutated.update(written)
     static = () if kind == "backward" or metadata is None else metadata.static_input_indices or ()
     settings = capture.session.settings
     try:
@@ -150,6 +152,7 @@ def _compile_aten(
     log_program("ir_pre_fusion", program)
     with _timed(report, "fuse"):  # 8 fuse
         program, report.fusion = fuse(program, session.book.fuse)
+        program = simplify(program)
     log_program("ir_post_fusion", program)
     with _timed(report, "build"):  # 9 plan, 10 emit, 11 build and launch
         compiled = compile_program(program, session.scalars)
@@ -200,7 +203,7 @@ def _written(gm: fx.GraphModule) -> frozenset[str]:
 
 
 def _boxed(run: Compiled) -> Compiled:
-    return make_boxed_func(run)  # type: ignore[no-any-return]
+    return make_boxed_func(run)
 
 
 def _fall_back(
@@ -211,7 +214,7 @@ def _fall_back(
         raise error
     report.fallback = f"{type(error).__name__}: {error}"
     _warn(f"{report.kind} graph {report.graph} runs unoptimised: {report.fallback}")
-    return gm.forward  # type: ignore[no-any-return]
+    return gm.forward
 
 
 def _warn(message: str) -> None:

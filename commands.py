@@ -6,7 +6,8 @@ Each takes paths and prints; gives an exit status: 0 fine, 1 something failed.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,8 @@ from rich.table import Table
 from .engine.check import check_rule
 from .engine.load import builtin_book, builtin_folder, load_book, merge_books
 from .engine.ops import OpTable
-from .engine.rule import Rule, RuleBook
+from .engine.rule import RuleBook
+from .engine.schema import write_schemas
 from .engine.source import RuleErrors
 
 
@@ -24,19 +26,27 @@ def check_paths(paths: Sequence[str], only: Sequence[str], examples: int, seed: 
     """Load the rules of `paths` and test each by hypothesis; prints what is wrong."""
     console = Console()
     try:
-        books = [_load(path) for path in paths]
+        loaded = [(path, _load(path)) for path in paths]
     except RuleErrors as errors:
-        console.print(str(errors), markup=False, highlight=False)
+        _print_plain(console, str(errors))
         return 1
+    for _, book in loaded:
+        for warning in book.warnings:
+            _print_plain(console, str(warning))
+    checked = [
+        (rule, table)
+        for _, book in loaded
+        for table in [OpTable(book.ops)]
+        for rule in book.rules
+        if not only or any(fnmatch.fnmatch(rule.name, pattern) for pattern in only)
+    ]
     failures = 0
-    rules = list(_chosen(books, only))
-    for rule in track(rules, "checking rules", console=console, transient=True):
-        table = OpTable(next(book.ops for own, book in _owners(books) if own is rule))
+    for rule, table in track(checked, "checking rules", console=console, transient=True):
         result = check_rule(rule, table, seed=seed, examples=examples)
         for text in (*result.failures, *result.warnings):
-            console.print(f"{rule.where} {rule.name}: {text}", markup=False, highlight=False)
+            _print_plain(console, f"{rule.where} {rule.name}: {text}")
         failures += not result.ok
-    console.print(f"{len(rules)} rules checked, {failures} wrong")
+    console.print(f"{len(checked)} rules checked, {failures} wrong")
     return 1 if failures else 0
 
 
@@ -45,7 +55,7 @@ def list_rules(paths: Sequence[str]) -> int:
     try:
         books = [builtin_book(), *(_load(path) for path in paths)]
     except RuleErrors as errors:
-        Console().print(str(errors), markup=False, highlight=False)
+        _print_plain(Console(), str(errors))
         return 1
     table = Table(title="rules")
     for heading in ("rule", "stage", "numerics", "where", "what it does"):
@@ -59,22 +69,22 @@ def list_rules(paths: Sequence[str]) -> int:
     return 0
 
 
+def update_schemas() -> int:
+    """Write the editor schemas that belong to the field tables of the loader."""
+    folder = builtin_folder() / "schema"
+    write_schemas(folder)
+    Console().print(f"schemas written to {folder}")
+    return 0
+
+
 def _load(path: str) -> RuleBook:
     """The rules of one path; a user's files may use the built-in ops."""
-    if Path(path).resolve() == builtin_folder():
-        return builtin_book()
     base = builtin_book()
+    if Path(path).resolve() == builtin_folder():
+        return base
     book = load_book([path], OpTable(base.ops))
-    return RuleBook(book.rules, book.fuse, book.scalars, merge_books(base, book).ops, book.hash)
+    return replace(book, ops=merge_books(base, book).ops)
 
 
-def _owners(books: Sequence[RuleBook]) -> Iterator[tuple[Rule, RuleBook]]:
-    for book in books:
-        for rule in book.rules:
-            yield rule, book
-
-
-def _chosen(books: Sequence[RuleBook], only: Sequence[str]) -> Iterator[Rule]:
-    for rule, _ in _owners(books):
-        if not only or any(fnmatch.fnmatch(rule.name, pattern) for pattern in only):
-            yield rule
+def _print_plain(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

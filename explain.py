@@ -116,7 +116,8 @@ def _run(program: str) -> str:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
         return f"cannot load {program}: {error}"
-    torch.compile(function, backend="eqsat")()
+    compiled: Callable[[], Any] = torch.compile(function, backend="eqsat")
+    compiled()
     return ""
 
 

@@ -1,7 +1,7 @@
 """TORCH_LOGS: the standard artifacts, as torch.compile users know them.
 
-`pre_grad_graphs`, `post_grad_graphs`, `ir_pre_fusion`, `ir_post_fusion`, `fusion`, `output_code` and
-`kernel_code` are emitted under torch's own artifact names, so TORCH_LOGS needs no new words.
+The graphs of the rule stages, the loop IR, fusion decisions and generated code are emitted
+under torch's own artifact names, so TORCH_LOGS needs no new words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from torch import fx
-from torch._logging import getArtifactLogger
+from torch._logging._internal import getArtifactLogger
 
 from .lowering.loops import Program
 from .lowering.show import show_program

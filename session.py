@@ -15,8 +15,8 @@ from typing import Any
 
 from .config import Settings
 from .engine.load import builtin_book, load_book, merge_books
-from .engine.profile import select
 from .engine.ops import OpTable
+from .engine.profile import select
 from .engine.rule import OpEntry, RuleBook, ScalarEntry
 from .engine.source import RuleErrors
 from .engine.target import Target, load_target

@@ -6,10 +6,12 @@ several processes may share one folder.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +23,21 @@ def cache_dir() -> Path:
     """
     named = os.environ.get("EQSAT_CACHE_DIR")
     return _usable(named or str(Path("~/.cache/eqsat").expanduser()))
+
+
+@contextlib.contextmanager
+def fresh_cache() -> Iterator[Path]:
+    """Inside the block the cache is an empty temporary folder, gone afterwards."""
+    before = os.environ.get("EQSAT_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="eqsat-") as folder:
+        os.environ["EQSAT_CACHE_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["EQSAT_CACHE_DIR"]
+            else:
+                os.environ["EQSAT_CACHE_DIR"] = before
 
 
 def digest(*parts: str | bytes) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import sympy
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ..engine.dtypes import dtype_of
 from ..lowering.domain import product
@@ -20,7 +22,7 @@ from ..lowering.index import Size, row_major
 from ..lowering.loops import Buffer, Extern, Nest, Program, SizeValue, View
 from ..lowering.plan import plan
 from .build import Unit, build_library
-from .entry import ENTRY, Call, KernelCall, PythonCall, ShimCall, emit_entry, shim_slot
+from .entry import ENTRY, Around, Call, KernelCall, PythonCall, ShimCall, emit_entry, shim_slot
 from .externs import Operands, Route, emit_call, find_route, views_in
 from .flags import compile_flags
 from .gemm import Pick, pick_route
@@ -28,8 +30,10 @@ from .instance import Blueprint, Instance, PythonStep, Slot, lower_argument
 from .kernels import Kernel, KernelUse, emit_kernels, make_units
 from .launch import Runner, find_runner
 from .numbers import Numbers, plain
+from .shims import ready
 from .symbols import Bind, bind_symbols
 
+LARGE_BYTES = 1 << 20  # tensors from this size on are let go as soon as nothing needs them
 SHAPES_KEPT = 8  # instances of how many sets of symbol values are kept for dynamic shapes
 
 
@@ -37,10 +41,12 @@ SHAPES_KEPT = 8  # instances of how many sets of symbol values are kept for dyna
 class CompileOptions:
     """`shims`: let the entry call ATen directly; off, every extern runs through Python.
     `measure_gemm`: take oneDNN for matrix products where it is measured to be faster; it may
-    round differently from eager."""
+    round differently from eager. `lasting` names inputs that the caller keeps anyway
+    (parameters), so that letting them go early gains nothing."""
 
     shims: bool = True
     measure_gemm: bool = True
+    lasting: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -118,19 +124,25 @@ def compile_program(
 
     Raises CompilerMissing, BuildError, UnboundSymbol.
     """
-    options = options or CompileOptions()
+    with unset_fake_temporarily():  # AOTAutograd compiles under its fake mode
+        return _compile(program, scalars, options or CompileOptions())
+
+
+def _compile(
+    program: Program, scalars: Mapping[str, Any], options: CompileOptions
+) -> CompiledGraph:
     routes, picks = _find_routes(program, options)
     program = _assign_roles(program, routes)
     numbers = Numbers()
     operands = Operands(program.buffers, numbers)
     kernels, uses = emit_kernels(_nests(program), program.buffers, scalars)
     shims = sorted({route.shim.symbol for route in routes.values()})
-    dead = _find_dead(program, uses)
     calls = _make_calls(program, routes, uses, operands, numbers, shims)
-    entry = emit_entry(calls, _freed_by_entry(program, routes, dead, operands))
+    around, drops = _surround(program, routes, _touched(program, uses), operands, options)
+    entry = emit_entry(calls, around)
     units = [*make_units(kernels, os.cpu_count() or 1), Unit(entry, entry)]
     library = ctypes.CDLL(str(build_library(units, compile_flags())))
-    blueprint = _make_blueprint(program, routes, dead, operands, numbers, shims, library)
+    blueprint = _make_blueprint(program, drops, operands, numbers, shims, library)
     symbols = numbers.symbols()
     bind = bind_symbols(program, symbols) if symbols else None
     source = "\n".join(unit.shown for unit in units)
@@ -209,21 +221,17 @@ def _make_calls(
 
 def _make_blueprint(
     program: Program,
-    routes: Mapping[int, Route],
-    dead: Sequence[Sequence[str]],
+    drops: Mapping[int, tuple[int, ...]],
     operands: Operands,
     numbers: Numbers,
     shims: Sequence[str],
     library: ctypes.CDLL,
 ) -> Blueprint:
-    steps: dict[int, PythonStep] = {}
-    waiting: list[int] = []  # tensors can be dropped only by a step that runs in Python
-    for number, step in enumerate(program.steps):
-        waiting += map(operands.slot, dead[number])
-        if isinstance(step, Extern):
-            dropped = () if number in routes else tuple(waiting)
-            steps[number] = _python_step(step, operands, numbers, dropped)
-            waiting = waiting if number in routes else []
+    steps = {
+        number: _python_step(step, operands, numbers)
+        for number, step in enumerate(program.steps)
+        if isinstance(step, Extern)
+    }
     slots = []
     for buffer in program.buffers.values():
         named = buffer.role in ("output", "extern")
@@ -242,6 +250,7 @@ def _make_blueprint(
         arena=plan(program),
         shims=tuple(shims),
         steps=steps,
+        drops=drops,
         outputs=outputs,
         constants=constants,
         entry=ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p).value or 0,
@@ -249,9 +258,7 @@ def _make_blueprint(
     )
 
 
-def _python_step(
-    step: Extern, operands: Operands, numbers: Numbers, dead: tuple[int, ...]
-) -> PythonStep:
+def _python_step(step: Extern, operands: Operands, numbers: Numbers) -> PythonStep:
     return PythonStep(
         step.target,
         tuple(lower_argument(value, operands.add, numbers.add) for value in step.args),
@@ -261,7 +268,6 @@ def _python_step(
         },
         tuple(None if name is None else operands.whole(name) for name in step.outs),
         step.single,
-        dead,
     )
 
 
@@ -307,36 +313,58 @@ def _nests(program: Program) -> list[Nest]:
     return [step for step in program.steps if isinstance(step, Nest)]
 
 
-def _find_dead(program: Program, uses: Sequence[KernelUse]) -> list[list[str]]:
-    """Per step, the inputs and extern results that nothing after it needs."""
-    last: dict[str, int] = {}
+def _touched(program: Program, uses: Sequence[KernelUse]) -> list[tuple[str, ...]]:
+    """Per step, the buffers it reads or writes."""
+    touched: list[tuple[str, ...]] = []
     remaining = iter(uses)
-    for number, step in enumerate(program.steps):
+    for step in program.steps:
         if isinstance(step, Nest):
-            names = next(remaining).buffers
+            touched.append(next(remaining).buffers)
         else:
             views = views_in((*step.args, *step.kwargs.values()))
             kept = [name for name in step.outs if name is not None]
-            names = (*(view.buffer for view in views), *kept, *step.mutates)
-        last |= dict.fromkeys(names, number)
-    for view in views_in(program.outputs):
-        last.pop(view.buffer, None)
-    dead: list[list[str]] = [[] for _ in program.steps]
-    for name, number in last.items():
-        if program.buffers[name].role in ("extern", "input"):
-            dead[number].append(name)
-    return dead
+            touched.append((*(view.buffer for view in views), *kept, *step.mutates))
+    return touched
 
 
-def _freed_by_entry(
+def _surround(
     program: Program,
     routes: Mapping[int, Route],
-    dead: Sequence[Sequence[str]],
+    touched: Sequence[Sequence[str]],
     operands: Operands,
-) -> list[list[int]]:
-    """Per step, the slots of finished results that a shim call allocated."""
+    options: CompileOptions,
+) -> tuple[list[Around], dict[int, tuple[int, ...]]]:
+    """What to allocate before and free after each step; and per step the buffers whose
+    tensors Python lets go of. Small ones wait for the end: a callback costs more."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, names in enumerate(touched):
+        for name in names:
+            first.setdefault(name, number)
+            last[name] = number
+    for view in views_in(program.outputs):
+        last.pop(view.buffer, None)
     owned = {name for number in routes for name in cast(Extern, program.steps[number]).outs}
-    return [[operands.slot(name) for name in names if name in owned] for names in dead]
+    allocate, free, drop = (defaultdict[int, list[int]](list) for _ in range(3))
+    for name, buffer in program.buffers.items():
+        if buffer.role == "output" and ready():
+            allocate[first.get(name, 0)].append(operands.whole(name))
+        elif name not in last or buffer.role not in ("extern", "input"):
+            continue
+        elif name in owned:
+            free[last[name]].append(operands.slot(name))
+        elif name not in options.lasting and _is_large(buffer):
+            drop[last[name]].append(operands.slot(name))
+    around = [
+        Around(tuple(allocate[number]), tuple(free[number]), number in drop)
+        for number in range(len(program.steps))
+    ]
+    return around, {number: tuple(slots) for number, slots in drop.items()}
+
+
+def _is_large(buffer: Buffer) -> bool:
+    size = product(buffer.shape)
+    return not isinstance(size, int) or size * dtype_of(buffer.dtype).itemsize >= LARGE_BYTES
 
 
 def _symbol(name: str) -> sympy.Symbol:

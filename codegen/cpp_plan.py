@@ -316,7 +316,7 @@ def _lane_axis(axes: Sequence[Axis], raxes: Sequence[Axis], found: Sequence[Acce
     points = _product(raxes)
     best: tuple[int, Axis] | None = None
     for axis in axes:
-        if _small(axis.size, 15):
+        if _small(axis.size, 3):
             continue
         lanes = sum(access.step(axis) == 1 for access in reduced)
         if _small(points, 32):  # short rows: lanes win even where they skip elements

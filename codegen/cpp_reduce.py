@@ -47,10 +47,23 @@ class Accumulator:
         return cpp_types.VALUE_TYPES[self.dtype]
 
     @property
-    def guarded(self) -> bool:
-        """Extremes of floats in a row loop: a plain maximum, and apart from it whether nan was
-        seen. This shortens the chain of operations from one step to the next."""
+    def ranked(self) -> bool:
+        """Extremes of floats in a row loop run on integers of the same order, in which nan
+        wins: integer extremes vectorise without asking about nan at every step."""
         return self.kind in ("max", "min") and self.dtype in cpp_types.FLOATS
+
+    @property
+    def rank_type(self) -> str:
+        return "int64_t" if self.dtype == "f64" else "int32_t"
+
+    def rank(self, value: str) -> str:
+        return f"eq_rank_{self.kind}({value})"
+
+    def rank_update(self, value: str) -> str:
+        sign = ">" if self.kind == "max" else "<"
+        rank = self.rank(value)
+        name = f"{self.name}_rank"
+        return f"{name} = {rank} {sign} {name} ? {rank} : {name};"
 
     @property
     def init(self) -> str:
@@ -80,18 +93,11 @@ class Accumulator:
             return f"eq_{self.kind}({name}, {value})"
         return f"{name} {'>' if self.kind == 'max' else '<'} {value} ? {name} : {value}"
 
-    def guarded_updates(self, value: str) -> list[str]:
-        sign = ">" if self.kind == "max" else "<"
-        return [
-            f"{self.name} = {value} {sign} {self.name} ? {value} : {self.name};",
-            f"{self.name}_nan = {self.name}_nan | ({value} != {value});",
-        ]
-
     @property
     def clause(self) -> str:
         """How `omp simd` may combine lanes."""
-        if self.guarded:
-            return f"reduction({self.kind} : {self.name}) reduction(| : {self.name}_nan)"
+        if self.ranked:
+            return f"reduction({self.kind} : {self.name}_rank)"
         sign = {"sum": "+", "prod": "*", "any": "|", "all": "&"}.get(self.kind)
         if sign is None and self.dtype == "bool":
             sign = "|" if self.kind == "max" else "&"

@@ -125,14 +125,14 @@ class RowWriter:
         else:
             self.declare(found)
             self._write_loops(step, found, self.plan.inner)
-            self._restore_nans(found)
+            self._unrank(found)
         for item in found:
             self._finish(item)
 
-    def _restore_nans(self, found: Sequence[Accumulator]) -> None:
+    def _unrank(self, found: Sequence[Accumulator]) -> None:
         for item in found:
-            if item.guarded:
-                self.kernel.write(f"{item.name} = {item.name}_nan ? EQ_NAN : {item.name};")
+            if item.ranked:
+                self.kernel.write(f"{item.name} = eq_unrank({item.name}_rank);")
 
     def _stretches(self) -> bool:
         loops = self.plan.inner
@@ -151,8 +151,9 @@ class RowWriter:
             self.kernel.write(f"{item.type(part)} {name} = {item.init};")
             if item.is_arg:
                 self.kernel.write(f"int64_t {name}_at = -1;")
-            if item.guarded:
-                self.kernel.write(f"int32_t {name}_nan = 0;")
+            if item.ranked:
+                start = item.rank(item.init)
+                self.kernel.write(f"{item.rank_type} {name}_rank = {start};")
 
     def _finish(self, item: Accumulator) -> None:
         kernel = self.kernel
@@ -175,7 +176,7 @@ class RowWriter:
             self.declare(found)
             piece = Loop(first.var, "low", "high", 1, first.axis)
             self._write_loops(step, found, (piece, *self.plan.inner[1:]))
-            self._restore_nans(found)
+            self._unrank(found)
             for item in found:
                 kernel.write(f"{item.name}_parts[chunk] = {item.name};")
                 if item.is_arg:
@@ -243,7 +244,7 @@ class RowWriter:
         with kernel.block(last.head):
             self.write_values(step, self.row_place)
             self._update(best)
-        self._restore_nans([best])
+        self._unrank([best])
         better = item.better(item.name, best.name, f"{item.name}_at")
         with kernel.block(f"if ({better})"), kernel.block(last.head):
             self.write_values(step, self.row_place)
@@ -279,9 +280,8 @@ class RowWriter:
         value = self.kernel.name(item.scalar.args[0])
         if item.is_arg:
             self._update_arg(item, value)
-        elif item.guarded:
-            for line in item.guarded_updates(value):
-                self.kernel.write(line)
+        elif item.ranked:
+            self.kernel.write(item.rank_update(value))
         else:
             self.kernel.write(f"{item.part} = {item.update(item.part, value)};")
 

@@ -66,7 +66,7 @@ def literal(value: bool | int | float, dtype: str) -> str:
 
 def _integer(value: int, dtype: str) -> str:
     if dtype == "i64":
-        return "INT64_MIN" if value == -(2**63) else f"INT64_C({value})".replace("(-", "(-")
+        return "INT64_MIN" if value == -(2**63) else f"INT64_C({value})"
     if dtype == "i32" and value == -(2**31):
         return "INT32_MIN"
     return f"(({VALUE_TYPES[dtype]}){value})"

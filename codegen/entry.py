@@ -41,17 +41,29 @@ class PythonCall:
 Call = KernelCall | ShimCall | PythonCall
 
 
-def emit_entry(calls: Sequence[Call], dead: Sequence[Sequence[int]]) -> str:
-    """C++ text of the entry. `dead[i]` lists buffers nobody reads after step i; results that
-    a shim allocated are freed there."""
+@dataclass(frozen=True)
+class Around:
+    """What happens around one step: operands of outputs to allocate before it, buffers whose
+    memory came from a shim to free after it, and whether Python has tensors to let go."""
+
+    allocate: tuple[int, ...] = ()
+    free: tuple[int, ...] = ()
+    drop: bool = False
+
+
+def emit_entry(calls: Sequence[Call], around: Sequence[Around]) -> str:
+    """C++ text of the entry; `around` has one entry per call."""
     lines = ['#include "entry_runtime.h"', ""]
     lines += _prototypes(calls)
     lines += [f'extern "C" int64_t {ENTRY}(Context *c) {{', "  void **p = c->pointers;"]
     lines.append("  const int64_t *n = c->numbers;")
     lines.append("  (void)p, (void)n;")
-    for step, (call, slots) in enumerate(zip(calls, dead, strict=True)):
+    for step, (call, more) in enumerate(zip(calls, around, strict=True)):
+        lines += [f"  if (allocate(c, {i})) return {step + 1};" for i in more.allocate]
         lines += _emit(step, call)
-        lines += [f"  drop(c, &c->owned[{slot}]);" for slot in slots]
+        lines += [f"  drop(c, &c->owned[{slot}]);" for slot in more.free]
+        if more.drop:
+            lines.append(f"  if (c->python(c, {-1 - step})) return {step + 1};")
     lines += ["  return 0;", "}", ""]
     return "\n".join(lines)
 

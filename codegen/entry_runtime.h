@@ -56,6 +56,16 @@ static inline void *operand(Context *c, int64_t index) {
   return o->handle && o->built_for == address ? o->handle : rebuild(c, o, address);
 }
 
+// Allocates the memory of an output buffer, given by the operand over all of it.
+static __attribute__((noinline)) int allocate(Context *c, int64_t index) {
+  const Operand *o = c->operands + index;
+  const int64_t *sizes = c->numbers + o->geometry;
+  void **place = &c->owned[o->buffer];
+  return call(c->shims[EMPTY], o->rank, sizes, sizes + o->rank, (int32_t)o->dtype, CPU, DEVICE,
+              place) ||
+         call(c->shims[DATA], *place, &c->pointers[o->buffer]);
+}
+
 // 0: the layout is as expected; 1: the same shape with other strides; 2: another shape.
 static int compare(Context *c, const Operand *o, void *result) {
   int64_t rank = 0, *sizes = nullptr, *strides = nullptr;

@@ -323,7 +323,8 @@ static inline double eq_digamma(double x) {
   double series =
       t * (1.0 / 12 -
            t * (1.0 / 120 -
-                t * (1.0 / 252 - t * (1.0 / 240 - t * (1.0 / 132 - t * (691.0 / 32760 - t / 12))))));
+                t * (1.0 / 252 - t * (1.0 / 240 -
+                       t * (1.0 / 132 - t * (691.0 / 32760 - t / 12))))));
   return result + __builtin_log(x) - 0.5 / x - (x < 1e17 ? series : 0);
 }
 static inline float eq_digamma(float x) { return (float)eq_digamma((double)x); }

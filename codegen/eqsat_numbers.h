@@ -55,20 +55,25 @@ EQ_INLINE float eq_from_f16(uint16_t half) {
   return eq_float(bits | (((uint32_t)half & 0x8000u) << 16));
 }
 
-EQ_INLINE uint16_t eq_to_f16(float x) {  // round to nearest even
-  uint32_t sign = (eq_bits(x) >> 16) & 0x8000u;
+EQ_INLINE float eq_round_f16(float x) {  // to nearest even
   float a = eq_abs(x);
-  // Denormal halves: adding 0.5 leaves the rounded 10 bits at the bottom of the mantissa.
-  uint32_t small = eq_bits(a + 0.5f) - 0x3f000000u;
+  float small = (a + 0.5f) - 0.5f;  // denormal halves are the multiples of 2**-24, as floats at 0.5
   uint32_t u = eq_bits(a);
-  uint32_t normal = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13;
-  uint32_t result = a < 6.103515625e-05f ? small : normal;
-  result = a >= 65520.0f ? 0x7c00u : result;
-  result = a != a ? 0x7e00u : result;
-  return (uint16_t)(result | sign);
+  float normal = eq_float((u + 0xfffu + ((u >> 13) & 1u)) & 0xffffe000u);
+  float result = a < 6.103515625e-05f ? small : normal;
+  result = a >= 65520.0f ? EQ_INF : result;
+  return eq_copysign(a != a ? EQ_NAN : result, x);
 }
 
-EQ_INLINE float eq_round_f16(float x) { return eq_from_f16(eq_to_f16(x)); }
+EQ_INLINE uint16_t eq_to_f16(float x) {  // x is representable
+  uint32_t sign = (eq_bits(x) >> 16) & 0x8000u;
+  float a = eq_abs(x);
+  uint32_t small = eq_bits(a + 0.5f) - 0x3f000000u;
+  uint32_t normal = (eq_bits(a) - 0x38000000u) >> 13;
+  uint32_t result = a < 6.103515625e-05f ? small : normal;
+  uint32_t special = a != a ? 0x7e00u : 0x7c00u;
+  return (uint16_t)((a <= 65504.0f ? result : special) | sign);
+}
 
 // ---- minimum, maximum: nan wins ----
 
@@ -87,6 +92,24 @@ EQ_INLINE T eq_fmax(T a, T b) {
 template <class T>
 EQ_INLINE T eq_fmin(T a, T b) {
   return (a <= b) | (b != b) ? a : b;
+}
+
+// Integers in the order of the floats, nan above (max) or below (min) everything.
+EQ_INLINE int32_t eq_rank(float x) {
+  int32_t u = (int32_t)eq_bits(x);
+  return u ^ ((u >> 31) & INT32_MAX);
+}
+EQ_INLINE int64_t eq_rank(double x) {
+  int64_t u = (int64_t)eq_bits(x);
+  return u ^ ((u >> 63) & INT64_MAX);
+}
+EQ_INLINE int32_t eq_rank_max(float x) { return x != x ? 0x7fc00000 : eq_rank(x); }
+EQ_INLINE int64_t eq_rank_max(double x) { return x != x ? INT64_MAX : eq_rank(x); }
+EQ_INLINE int32_t eq_rank_min(float x) { return x != x ? INT32_MIN : eq_rank(x); }
+EQ_INLINE int64_t eq_rank_min(double x) { return x != x ? INT64_MIN : eq_rank(x); }
+EQ_INLINE float eq_unrank(int32_t u) { return eq_float((uint32_t)(u ^ ((u >> 31) & INT32_MAX))); }
+EQ_INLINE double eq_unrank(int64_t u) {
+  return eq_double((uint64_t)(u ^ ((u >> 63) & INT64_MAX)));
 }
 
 // ---- integers ----

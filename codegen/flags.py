@@ -20,6 +20,9 @@ def _all_flags() -> tuple[str, ...]:
     if is_x86 and "AVX512" in torch.backends.cpu.get_cpu_capability():
         # gcc may pick 256 bits for a processor that it does not know.
         flags.append("-mprefer-vector-width=512")
+    # At -O2 gcc's own cost model refuses loops whose length is unknown, and the steps that join
+    # the lanes of a reduction.
+    flags.append("-fvect-cost-model=dynamic")
     flags += ["-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv"]
     return (*flags, "-fopenmp", "-fPIC")
 

@@ -71,7 +71,7 @@ class Fingerprint:
         self._library.eqsat_fingerprint.restype = ctypes.c_uint64
 
     def __call__(self, pointers: Sequence[int], tensors: Sequence[torch.Tensor]) -> int:
-        self._pointers[:] = pointers
+        self._pointers[:] = list(pointers)
         self._sizes[:] = [
             tensor.numel() * tensor.element_size() if tensor.is_contiguous() else 0
             for tensor in tensors

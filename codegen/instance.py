@@ -24,12 +24,6 @@ ALIGNMENT = 64
 FIELDS = 7  # int64 words of an Operand in entry_runtime.h
 STATIC_OUTPUT, MADE_OUTPUT = -1, -2
 
-empty_strided: Any = getattr(
-    torch._C._dynamo.guards,
-    "_empty_strided_cpu",
-    lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype),
-)
-
 
 def _as_strided(
     base: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int
@@ -69,14 +63,13 @@ class NumberArgument:
 @dataclass(frozen=True)
 class PythonStep:
     """An extern call as Python runs it. `outs` are operands (whole buffers), None where the
-    result is not kept; `dead` are buffers that nobody needs after the step."""
+    result is not kept."""
 
     target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outs: tuple[int | None, ...]
     single: bool
-    dead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +93,7 @@ class Blueprint:
     arena: Any  # lowering.plan.MemoryPlan
     shims: tuple[str, ...]  # the graph's own, after those of the runtime
     steps: Mapping[int, PythonStep]
+    drops: Mapping[int, tuple[int, ...]]  # after step: buffers whose tensors can be let go
     outputs: tuple[tuple[str, Any], ...]  # ("value", v) | ("number", slot) | ("tensor", operand)
     constants: Mapping[int, torch.Tensor]
     entry: int  # address of the C entry
@@ -141,7 +135,8 @@ class Instance:
     # What a launch needs to know (see launch.c).
 
     def fresh(self) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """Per output buffer: its slot and the arguments of `empty_strided`."""
+        """Per output buffer: its slot and the arguments of `torch.empty_strided`. Only asked
+        for where the entry cannot allocate."""
         found = []
         for place, slot in enumerate(self.blueprint.slots):
             if slot.role == "output" and slot.whole is not None:
@@ -171,7 +166,12 @@ class Instance:
     # Called while the graph runs.
 
     def run_step(self, number: int) -> None:
-        """Run one extern in Python; what the target raises passes through."""
+        """Run one extern in Python; what the target raises passes through. -1 - n stands for
+        what is let go after step n."""
+        if number < 0:
+            for slot in self.blueprint.drops[-1 - number]:
+                self.tensors[slot] = None
+            return
         step = self.blueprint.steps[number]
         args = [self._resolve(value) for value in step.args]
         kwargs = {name: self._resolve(value) for name, value in step.kwargs.items()}
@@ -179,27 +179,27 @@ class Instance:
         results = (result,) if step.single else result
         if any(operand is not None for operand in step.outs):
             for operand, value in zip(step.outs, results, strict=False):
-                if operand is not None:
+                if operand is not None and value is not None:
                     self._keep(operand, value)
-        for slot in step.dead:
-            self.tensors[slot] = None
 
-    def make_output(self, position: int) -> torch.Tensor:
+    def make_output(self, position: int) -> Any:
         """A graph output that is a view."""
         return self.tensor(self.blueprint.outputs[position][1])
 
-    def tensor(self, operand: int) -> torch.Tensor:
+    def tensor(self, operand: int) -> Any:
         """The tensor for an operand: its buffer's own tensor, or a view of it."""
         found = self._views.get(operand)
         if found is not None:
             return found
         known = self.blueprint.operands[operand]
-        if self.tensors[known.buffer] is None:
-            self.tensors[known.buffer] = adopt_handle(self.owned[known.buffer])
-        base: torch.Tensor = self.tensors[known.buffer]
-        if not known.whole:
-            base = reinterpret(base, *self._geometry(operand))
-        return base
+        base = self.base(known.buffer)
+        return base if known.whole else reinterpret(base, *self._geometry(operand))
+
+    def base(self, slot: int) -> Any:
+        """The tensor behind a buffer outside the arena; None for an effect token."""
+        if self.tensors[slot] is None and self.owned[slot]:
+            self.tensors[slot] = adopt_handle(self.owned[slot])
+        return self.tensors[slot]
 
     # Inside.
 
@@ -311,18 +311,16 @@ def lower_argument(value: Any, operand: Any, number: Any) -> Any:
 
 def adopt_handle(handle: int | None) -> torch.Tensor:
     """A tensor that shares the one behind an AOTI handle."""
-    if not handle:
-        raise RuntimeError("eqsat: a tensor was used before it was computed")
     copy = ctypes.c_void_p()
     make = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
     if make(address("aoti_torch_new_tensor_handle"))(handle, ctypes.addressof(copy)):
         raise RuntimeError("eqsat: a tensor handle could not be shared")
     capsule = ctypes.pythonapi.PyCapsule_New
     capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
-    stolen: torch.Tensor = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(
-        capsule(copy, None, None)
-    )
-    return stolen
+    # The function for a single tensor leaks a reference in torch 2.13.
+    (stolen,) = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs([capsule(copy, None, None)])
+    tensor: torch.Tensor = stolen
+    return tensor
 
 
 def delete_handle(handle: int) -> None:

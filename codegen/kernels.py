@@ -7,7 +7,7 @@ and rules of every nest that uses it) is shown and saved but is no part of any c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 from ..lowering.loops import Buffer, Nest, scalars
 from .build import Unit
 from .cache import digest
-from .cpp import emit_nest
+from .cpp import KernelText, emit_nest
+from .structure import structure
 
 KERNELS_PER_UNIT = 25
 _PLUMBING = frozenset({"load", "const", "index", "cast", "reduce"})
@@ -48,8 +49,9 @@ def emit_kernels(
     """Distinct kernels in order of first use, and one `KernelUse` per nest."""
     kernels: dict[str, Kernel] = {}
     uses: list[KernelUse] = []
+    memo: dict[Hashable, tuple[KernelText, tuple[str, ...]]] = {}
     for nest in nests:
-        emitted = emit_nest(nest, buffers, table)
+        emitted = _emit_once(nest, buffers, table, memo)
         found = kernels.get(emitted.text)
         if found is None:
             name = f"k_{digest(emitted.text)[:8]}_{_label(nest)}"
@@ -65,6 +67,24 @@ def emit_kernels(
         kernels[emitted.text] = found
         uses.append(KernelUse(found.name, tuple(emitted.args), tuple(emitted.symbols)))
     return list(kernels.values()), uses
+
+
+def _emit_once(
+    nest: Nest,
+    buffers: Mapping[str, Buffer],
+    table: Mapping[str, Any],
+    memo: dict[Hashable, tuple[KernelText, tuple[str, ...]]],
+) -> KernelText:
+    """The text for `nest`; that of an alike nest seen before, with buffers renamed."""
+    key, names = structure(nest, buffers)
+    found = memo.get(key)
+    if found is None:
+        emitted = emit_nest(nest, buffers, table)
+        memo[key] = emitted, names
+        return emitted
+    emitted, others = found
+    renamed = dict(zip(others, names, strict=True))
+    return replace(emitted, args=tuple(renamed[name] for name in emitted.args))
 
 
 def make_units(kernels: Sequence[Kernel], cores: int) -> list[Unit]:

@@ -1,7 +1,7 @@
 /* Runs the C entry of a compiled graph from Python with little overhead.
  *
- * Takes the list of graph inputs; fills the pointer table, allocates outputs, releases the
- * interpreter lock around the entry and gives back the list of outputs. Only Python.h is
+ * Takes the list of graph inputs; fills the pointer table, releases the interpreter lock
+ * around the entry and gives back the list of outputs. Only Python.h is
  * needed: torch functions come in as addresses through `configure`.
  *
  * A torch.Tensor object holds its at::Tensor at a fixed offset, and an AOTI tensor handle is
@@ -28,12 +28,11 @@ typedef int64_t (*Entry)(Context *);
 
 static struct {
   PyTypeObject *tensor_type;
-  PyObject *empty_strided; /* (size, stride, dtype) -> fresh CPU tensor */
-  PyObject *steal;         /* capsule of a tensor handle -> tensor */
+  PyObject *(*wrap)(const void *); /* handle -> tensor that shares it; NULL: use `steal` */
+  PyObject *steal; /* list of capsules of tensor handles -> list of tensors */
   Py_ssize_t handle_offset;
   int32_t (*get_data)(void *, void **);
   int32_t (*delete_handle)(void *);
-  int32_t (*new_handle)(void *, void **);
   bool (*grad_enabled)(void);
   void (*set_grad)(bool);
 } torch;
@@ -47,7 +46,6 @@ typedef struct {
   PyObject *instance; /* borrowed while a call runs */
   PyObject *tensors;  /* list: the tensor behind each buffer, or None */
   PyObject *inputs;   /* bytes of int64: buffer of each graph input, -1 for a number */
-  PyObject *fresh;    /* tuple of (buffer, arguments of empty_strided) */
   PyObject *outputs;  /* bytes of int64: buffer, -1 constant, -2 made by the instance */
   PyObject *values;   /* tuple: the constants among the outputs */
   PyObject *passing;  /* bytes of int64: buffers whose tensor is dropped after a call */
@@ -75,6 +73,10 @@ static int data_address(PyObject *tensor, void **address) {
 }
 
 static int place(Launch *self, int64_t slot, PyObject *tensor) {
+  if (tensor == Py_None) { /* an effect token */
+    self->context->pointers[slot] = NULL;
+    return 0;
+  }
   if (!PyObject_TypeCheck(tensor, torch.tensor_type)) {
     PyErr_Format(PyExc_TypeError, "eqsat: expected a tensor as graph input, got %s",
                  Py_TYPE(tensor)->tp_name);
@@ -97,18 +99,6 @@ static int take_inputs(Launch *self, PyObject *inputs) {
   return PyList_SetSlice(inputs, 0, count, NULL);
 }
 
-static int allocate(Launch *self) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->fresh); i++) {
-    PyObject *pair = PyTuple_GET_ITEM(self->fresh, i);
-    PyObject *tensor = PyObject_CallObject(torch.empty_strided, PyTuple_GET_ITEM(pair, 1));
-    if (!tensor) return -1;
-    int failed = place(self, PyLong_AsLongLong(PyTuple_GET_ITEM(pair, 0)), tensor);
-    Py_DECREF(tensor);
-    if (failed) return -1;
-  }
-  return 0;
-}
-
 /* Called by the entry without the interpreter lock. */
 static int run_step(Context *context, int64_t step) {
   Launch *self = context->launcher;
@@ -122,21 +112,28 @@ static int run_step(Context *context, int64_t step) {
   return done == NULL;
 }
 
+static PyObject *take_over(void **owned) {
+  PyObject *capsule = PyCapsule_New(*owned, NULL, NULL);
+  PyObject *list = capsule ? PyList_New(1) : NULL;
+  if (!list) {
+    Py_XDECREF(capsule);
+    return NULL;
+  }
+  PyList_SET_ITEM(list, 0, capsule);
+  *owned = NULL; /* the tensor deletes the handle */
+  PyObject *made = PyObject_CallOneArg(torch.steal, list);
+  Py_DECREF(list);
+  PyObject *tensor = made ? PySequence_GetItem(made, 0) : NULL;
+  Py_XDECREF(made);
+  return tensor;
+}
+
 static PyObject *tensor_of(Launch *self, int64_t slot) {
   PyObject *tensor = PyList_GET_ITEM(self->tensors, slot);
   if (tensor != Py_None) return Py_NewRef(tensor);
-  void *handle = NULL;
-  if (!self->context->owned[slot] || torch.new_handle(self->context->owned[slot], &handle)) {
-    PyErr_SetString(PyExc_RuntimeError, "eqsat: a graph output was never computed");
-    return NULL;
-  }
-  PyObject *capsule = PyCapsule_New(handle, NULL, NULL);
-  if (!capsule) {
-    torch.delete_handle(handle);
-    return NULL;
-  }
-  PyObject *made = PyObject_CallOneArg(torch.steal, capsule);
-  Py_DECREF(capsule);
+  void **owned = &self->context->owned[slot];
+  if (!*owned) return Py_NewRef(Py_None); /* an effect token */
+  PyObject *made = torch.wrap ? torch.wrap(*owned) : take_over(owned);
   if (made) PyList_SetItem(self->tensors, slot, Py_NewRef(made));
   return made;
 }
@@ -184,11 +181,12 @@ static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t co
   bool grad = torch.grad_enabled();
   if (grad) torch.set_grad(false);
   self->instance = arguments[1];
-  if (!take_inputs(self, arguments[2]) && !allocate(self)) {
+  if (!take_inputs(self, arguments[2])) {
     context->thread = PyEval_SaveThread();
     int64_t failed = self->entry(context);
     PyEval_RestoreThread(context->thread);
     if (!failed) list = collect(self);
+    if (failed && !PyErr_Occurred()) PyErr_NoMemory(); /* an output could not be allocated */
   }
   PyObject *type, *value, *trace; /* dropping tensors may run code: keep the exception safe */
   PyErr_Fetch(&type, &value, &trace);
@@ -201,10 +199,9 @@ static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t co
 
 static PyObject *launch_new(PyTypeObject *type, PyObject *arguments, PyObject *names) {
   unsigned long long context, entry;
-  PyObject *tensors, *inputs, *fresh, *outputs, *values, *passing;
-  if (!PyArg_ParseTuple(arguments, "KKO!SO!SO!S", &context, &entry, &PyList_Type, &tensors,
-                        &inputs, &PyTuple_Type, &fresh, &outputs, &PyTuple_Type, &values,
-                        &passing))
+  PyObject *tensors, *inputs, *outputs, *values, *passing;
+  if (!PyArg_ParseTuple(arguments, "KKO!SSO!S", &context, &entry, &PyList_Type, &tensors,
+                        &inputs, &outputs, &PyTuple_Type, &values, &passing))
     return NULL;
   Launch *self = (Launch *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -214,7 +211,6 @@ static PyObject *launch_new(PyTypeObject *type, PyObject *arguments, PyObject *n
   self->context->launcher = self;
   self->tensors = Py_NewRef(tensors);
   self->inputs = Py_NewRef(inputs);
-  self->fresh = Py_NewRef(fresh);
   self->outputs = Py_NewRef(outputs);
   self->values = Py_NewRef(values);
   self->passing = Py_NewRef(passing);
@@ -224,7 +220,6 @@ static PyObject *launch_new(PyTypeObject *type, PyObject *arguments, PyObject *n
 static void launch_free(Launch *self) {
   Py_XDECREF(self->tensors);
   Py_XDECREF(self->inputs);
-  Py_XDECREF(self->fresh);
   Py_XDECREF(self->outputs);
   Py_XDECREF(self->values);
   Py_XDECREF(self->passing);
@@ -240,18 +235,17 @@ static PyTypeObject LaunchType = {
 };
 
 static PyObject *configure(PyObject *module, PyObject *arguments) {
-  PyObject *type, *empty, *steal;
-  unsigned long long get_data, delete_handle, new_handle, grad_enabled, set_grad;
-  if (!PyArg_ParseTuple(arguments, "O!OOnKKKKK", &PyType_Type, &type, &empty, &steal,
-                        &torch.handle_offset, &get_data, &delete_handle, &new_handle,
-                        &grad_enabled, &set_grad))
+  PyObject *type, *steal;
+  unsigned long long wrap, get_data, delete_handle, grad_enabled, set_grad;
+  if (!PyArg_ParseTuple(arguments, "O!OnKKKKK", &PyType_Type, &type, &steal,
+                        &torch.handle_offset, &wrap, &get_data, &delete_handle, &grad_enabled,
+                        &set_grad))
     return NULL;
   torch.tensor_type = (PyTypeObject *)Py_NewRef(type);
-  torch.empty_strided = Py_NewRef(empty);
   torch.steal = Py_NewRef(steal);
+  torch.wrap = (PyObject * (*)(const void *))(uintptr_t) wrap;
   torch.get_data = (int32_t (*)(void *, void **))(uintptr_t)get_data;
   torch.delete_handle = (int32_t (*)(void *))(uintptr_t)delete_handle;
-  torch.new_handle = (int32_t (*)(void *, void **))(uintptr_t)new_handle;
   torch.grad_enabled = (bool (*)(void))(uintptr_t)grad_enabled;
   torch.set_grad = (void (*)(bool))(uintptr_t)set_grad;
   Py_RETURN_NONE;

@@ -25,14 +25,13 @@ from .instance import (
     STATIC_OUTPUT,
     Instance,
     address_of,
-    adopt_handle,
     delete_handle,
-    empty_strided,
 )
 from .shims import LAUNCH, address, ready
 
 log = logging.getLogger(__name__)
 _SOURCE = Path(__file__).with_name("launch.c")
+_WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"  # THPVariable_Wrap(const at::TensorBase &)
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
@@ -52,7 +51,6 @@ class NativeRunner:
             instance.blueprint.entry,
             instance.tensors,
             array("q", instance.blueprint.inputs).tobytes(),
-            instance.fresh(),
             array("q", codes).tobytes(),
             values,
             array("q", instance.passing()).tobytes(),
@@ -74,7 +72,7 @@ class CtypesRunner:
 class _Prepared:
     def __init__(self, instance: Instance) -> None:
         self._entry = _ENTRY(instance.blueprint.entry)
-        self._fresh = instance.fresh()
+        self._fresh = () if ready() else instance.fresh()
         self._codes, self._values = instance.output_codes()
         self._passing = instance.passing()
         self._instance: Instance | None = None
@@ -88,8 +86,7 @@ class _Prepared:
             with torch.no_grad():
                 self._place(instance, inputs)
                 if self._entry(ctypes.addressof(instance.context)):
-                    assert self._error is not None
-                    raise self._error
+                    raise self._error or MemoryError()
                 return [self._output(instance, i) for i in range(len(self._codes))]
         finally:
             self._instance = self._error = None
@@ -104,9 +101,9 @@ class _Prepared:
         slots = instance.blueprint.inputs
         if type(inputs) is not list or len(inputs) != len(slots):
             raise TypeError(f"eqsat: expected one list of {len(slots)} graph inputs")
-        fresh = [(slot, empty_strided(*args)) for slot, args in self._fresh]
+        fresh = [(slot, torch.empty_strided(a, b, dtype=c)) for slot, (a, b, c) in self._fresh]
         for slot, value in [*zip(slots, inputs, strict=True), *fresh]:
-            if slot < 0:
+            if slot < 0 or value is None:  # a number, or an effect token
                 continue
             if not isinstance(value, torch.Tensor):
                 kind = type(value).__name__
@@ -130,9 +127,7 @@ class _Prepared:
             return self._values[position]
         if code == MADE_OUTPUT:
             return instance.make_output(position)
-        if instance.tensors[code] is None:
-            instance.tensors[code] = adopt_handle(instance.owned[code])
-        return instance.tensors[code]
+        return instance.base(code)
 
 
 Runner = NativeRunner | CtypesRunner
@@ -147,7 +142,7 @@ def find_runner() -> Runner:
 
 def _load_extension() -> Any:
     include = Path(sysconfig.get_path("include"))
-    stealing = getattr(torch._C._aoti, "alloc_tensor_by_stealing_from_void_ptr", None)
+    stealing = getattr(torch._C._aoti, "alloc_tensors_by_stealing_from_void_ptrs", None)
     if not (include / "Python.h").exists() or not all(map(address, LAUNCH)) or stealing is None:
         log.debug("no Python.h or no AOTI shim: calls go through ctypes")
         return None
@@ -163,7 +158,7 @@ def _load_extension() -> Any:
         return None
     base = torch._C.TensorBase
     addresses = map(address, LAUNCH)
-    extension.configure(base, empty_strided, stealing, _handle_offset(), *addresses)
+    extension.configure(base, stealing, _handle_offset(), _wrap_address(), *addresses)
     return extension
 
 
@@ -186,10 +181,31 @@ def _handle_offset() -> int:
     return places.pop() if len(places) == 1 else -1
 
 
-def _place_of_handle(tensor: torch.Tensor, capsule: Any) -> int:
+def _wrap_address() -> int:
+    """torch's own function from an at::Tensor to its Python object; 0 if it is not exported
+    or does not do what is expected of it."""
+    path = Path(torch.__file__).parent / "lib" / "libtorch_python.so"
+    try:
+        function = getattr(ctypes.CDLL(str(path)), _WRAP)
+    except (OSError, AttributeError):
+        return 0
+    sample = torch.empty(3)
+    handle = _handle_of(torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(sample))
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    found = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(address)(handle)
+    delete_handle(handle)
+    return address if found is sample else 0
+
+
+def _handle_of(capsule: Any) -> int:
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    handle = pointer(capsule, None)
+    handle: int = pointer(capsule, None)
+    return handle
+
+
+def _place_of_handle(tensor: torch.Tensor, capsule: Any) -> int:
+    handle = _handle_of(capsule)
     wanted = ctypes.c_void_p.from_address(handle).value
     delete_handle(handle)
     word = ctypes.sizeof(ctypes.c_void_p)

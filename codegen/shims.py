@@ -91,7 +91,6 @@ BASE = (
 LAUNCH = (
     "aoti_torch_get_data_ptr",
     "aoti_torch_delete_tensor_object",
-    "aoti_torch_new_tensor_handle",
     "aoti_torch_grad_mode_is_enabled",
     "aoti_torch_grad_mode_set_enabled",
 )

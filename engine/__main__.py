@@ -6,7 +6,7 @@ import runpy
 
 
 def main() -> None:
-    """Run `eqsat.__main__`; also the console script's entry."""
+    """Run `eqsat.__main__` with the arguments of this process."""
     runpy.run_module("eqsat", run_name="__main__", alter_sys=True)
 
 

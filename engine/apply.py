@@ -20,11 +20,15 @@ from .egraph import FROZEN, EGraph, Ref
 from .evaluate import evaluate
 from .expr import Expr
 from .metadata import constant_key
-from .ops import Op, OpTable
+from .op import Op
+from .ops import OpTable
 from .pattern import Query
 from .rule import Rule
 from .symbolic import compare
 from .world import EvaluateError
+
+# Told of a rule, the classes it matched and why the match did not hold.
+OnFailure = Callable[[Rule, Sequence[int], str], None]
 
 
 class GraphWorld:
@@ -84,14 +88,14 @@ class Mismatch(Exception):
 class Applier:
     """Applies matches to one e-graph and remembers what fired, failed or was disabled."""
 
-    def __init__(self, graph: EGraph, table: OpTable) -> None:
+    def __init__(self, graph: EGraph, table: OpTable, on_failure: OnFailure | None = None) -> None:
         self.graph = graph
         self.table = table
+        self.on_failure = on_failure
         self.world = GraphWorld(graph)
         self.firings: list[Firing] = []
         self.disabled: dict[str, tuple[Rule, str]] = {}
         self.failures: dict[str, dict[str, int]] = {}
-        self.on_failure: Callable[[Rule, Sequence[int], str], None] | None = None
         self._early: dict[tuple[Any, ...], bool] = {}
         self._matchers: dict[str, _Matcher] = {}
 
@@ -264,7 +268,11 @@ class _Matcher:
         return self.applier.early(key, lambda: self._constants_hold(index, row, True, {}, None))
 
     def _late_holds(
-        self, index: int, row: Sequence[int], env: Mapping[str, Any], known: Mapping[Expr, Any] | None
+        self,
+        index: int,
+        row: Sequence[int],
+        env: Mapping[str, Any],
+        known: Mapping[Expr, Any] | None,
     ) -> bool:
         return self._constants_hold(index, row, False, env, known)
 

@@ -7,7 +7,6 @@ have, comparisons outside conditions, and sides that are no tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
 
 from .expr import Call, Compare, Expr, Item, Logic, Name, Not, Sequence
 from .facts import PREDICATES, Predicate
@@ -127,7 +126,7 @@ class _Checker:
                 message = f"'{call.fn}' has no argument '{key}'"
                 # A keyword has no span of its own; it stands right before its value.
                 start = max(1, value.span.col - len(key) - 1)
-                span = replace(value.span, col=start, length=len(key))
+                span = value.span._replace(col=start, length=len(key))
                 self.problems.error(span, "E503", message, hint)
                 sound = False
         return sound

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 # Part of the scale that a reordered result may be off, besides m times the left side's error.
-_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-4, torch.bfloat16: 1e-3}
+# One rounding for half types: with a handful of elements the left side may be exact by luck.
+_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 _EXACT_ENOUGH = 1e-12  # float64, where nothing wider is at hand
 _MULTIPLIER = {torch.float32: 2.0, torch.float16: 3.0, torch.bfloat16: 3.0}
 
@@ -19,7 +20,8 @@ _MULTIPLIER = {torch.float32: 2.0, torch.float16: 3.0, torch.bfloat16: 3.0}
 @dataclass(frozen=True)
 class Sides:
     """One result computed four ways. `wide` is the left side in float64 without roundings;
-    `reference_*` are independent of layout. `scale` is the size of the inputs."""
+    `reference_*` are independent of layout. `scale` is the size of the inputs. With
+    `only_places`, numbers are so large that only inf and nan are compared."""
 
     left: torch.Tensor
     right: torch.Tensor
@@ -28,6 +30,7 @@ class Sides:
     reference_right: torch.Tensor
     scale: float
     overflow_is_fine: bool = False
+    only_places: bool = False
 
 
 def differs(sides: Sides, kind: str, rtol: float = 0.0, atol: float = 0.0) -> str | None:
@@ -44,7 +47,7 @@ def differs(sides: Sides, kind: str, rtol: float = 0.0, atol: float = 0.0) -> st
     if kind == "signed_zero":
         return _first_difference(sides.reference_left, sides.reference_right, bits=False)
     places = _places_differ(sides)
-    if places is not None:
+    if places is not None or sides.only_places:
         return places
     if kind == "approximate":
         return _not_close(sides, rtol, atol)

@@ -19,7 +19,7 @@ import torch
 from .dtypes import word_of
 from .egraph import FROZEN, LEAF, EGraph
 from .expr import Binary, Call, Expr, Literal, Name, walk
-from .ops import Op
+from .op import Op
 from .target import Target
 
 # Products, and which argument holds the summed size as its last.

@@ -7,20 +7,19 @@ opaque ops see keeps its strides, and outputs share memory where, and only where
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_arg
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from .egraph import LEAF
 from .encode import Encoding, value_of
+from .memory import Storages, dense_order, may_alias, same_layout, storage
 from .metadata import SYMBOLIC, meta_key
 from .world import EvaluateError
 
@@ -71,7 +70,8 @@ class _Decoder:
         self.faithful: dict[fx.Node, fx.Node] = {}
         self.sizes: dict[Any, fx.Node] = {}
         self.key = "val"
-        self.sink: list[fx.Node] = []
+        self.sink: set[fx.Node] = set()
+        self.written: set[int | None] = set()  # storages that an op has written by now
 
     def run(self) -> fx.GraphModule:
         nodes = list(self.encoding.gm.graph.nodes)
@@ -81,12 +81,8 @@ class _Decoder:
             if node.op in ("placeholder", "get_attr"):
                 self.env[node] = self.new.node_copy(node)
                 self._note_sizes(node)
-        written = False
         for node in nodes:
             if self.encoding.is_opaque(node):
-                if not written and is_mutation(node):
-                    written = True
-                    self._settle()
                 self._opaque(node)
             elif node.op == "output":
                 self._output(node)
@@ -94,20 +90,40 @@ class _Decoder:
                 owner = self.graph.find(self.encoding.classes[node])
                 if owner in self.chosen:
                     self._class(owner)
+        self.new.eliminate_dead_code(self._must_stay)
         gm = fx.GraphModule(self.encoding.gm, self.new)
         gm.meta = dict(self.encoding.gm.meta)
-        gm.graph.eliminate_dead_code(lambda node: self._must_stay(node))
-        gm.graph.lint()
-        gm.recompile()
         return gm
 
     def _must_stay(self, node: fx.Node) -> bool:
         return node.op in ("placeholder", "output") or node in self.sink
 
-    def _settle(self) -> None:
-        """Makes every class before the first write, so that none reads what was written."""
+    def _settle(self, place: int) -> None:
+        """Makes every class that needs no opaque node from `place` on, before a write there,
+        so that none of them reads what was written."""
+        latest: dict[int, int] = {}
         for owner in sorted(self.chosen):
-            self._class(owner)
+            if self._latest(owner, latest) < place:
+                self._class(owner)
+
+    def _latest(self, owner: int, latest: dict[int, int]) -> int:
+        """The place of the last opaque node that a class needs, -1 where it needs none."""
+        stack = [owner]
+        while stack:
+            current = stack[-1]
+            children = self.encoding.children(self.chosen[current])
+            missing = [child for child in children if child not in latest]
+            if current in latest or not missing:
+                stack.pop()
+                source = self.graph.source[self.chosen[current]]
+                is_leaf = self.graph.kind[self.chosen[current]] == LEAF
+                own = self.encoding.places.get(source, -1) if is_leaf and source else -1
+                latest[current] = max([own, *(latest[child] for child in children)])
+            elif len(stack) > len(self.graph):
+                raise DecodeError("the choice has a cycle")
+            else:
+                stack += missing
+        return latest[owner]
 
     # Sizes
 
@@ -150,7 +166,7 @@ class _Decoder:
         start = nodes.index(last) + 1 if last is not None else 0
         for node in nodes[start:]:
             args = map_arg(node.args, lambda arg: arg.meta[self.key])
-            node.meta[self.key] = node.target(*args, **node.kwargs)  # type: ignore[operator]
+            node.meta[self.key] = node.target(*args, **node.kwargs)
 
     def _read_size(self, expr: Any) -> fx.Node | None:
         """A dim of a graph input that has this size."""
@@ -187,8 +203,8 @@ class _Decoder:
                 stack.extend(reversed(missing))
                 continue
             stack.pop()
-            self.made[current] = self._leaf(node) if self.graph.kind[node] == LEAF else self._call(
-                current, node
+            self.made[current] = (
+                self._leaf(node) if self.graph.kind[node] == LEAF else self._call(current, node)
             )
         return self.made[owner]
 
@@ -213,11 +229,14 @@ class _Decoder:
         return self._opaque_now(source)
 
     def _opaque_now(self, source: fx.Node) -> fx.Node:
+        if is_mutation(source):
+            self._settle(self.encoding.places[source])
+            self.written |= {storage(value_of(arg)) for arg in source.all_input_nodes[:1]}
         exact = not (is_mutation(source) and "copy_" in str(source.target))
         mapped = {arg: self._operand(arg, exact) for arg in source.all_input_nodes}
         copied = self.new.node_copy(source, lambda arg: mapped[arg])
         self.env[source] = copied
-        self.sink.append(copied)
+        self.sink.add(copied)
         self._note_sizes(source)
         return copied
 
@@ -246,11 +265,19 @@ class _Decoder:
             call = self.metadata.table.call(constructor.op, constructor.split(values))
             made = self._emit(*call)
             self._describe(made, source or graph.source[owner], node)
+        for arg in made.all_input_nodes if self.written else ():
+            if storage(arg.meta[self.key]) in self.written:
+                raise DecodeError(f"{made.name} would read memory that was written before")
         if source is not None and self._same_arguments(source, made):
             made.meta[self.key] = value_of(source)
             return made
-        value = self._cached_value(node, made)
-        made.meta[self.key] = self._run(made) if value is None else value
+        known = self._known_value(node, made)
+        original = None if source is None else value_of(source)
+        if known is not None and meta_key(known) == meta_key(original):
+            made.meta[self.key] = original
+            return made
+        fresh = self._fresh(known)
+        made.meta[self.key] = self._run(made) if fresh is None else fresh
         return made
 
     def _has_operands(self, source: fx.Node, node: int) -> bool:
@@ -299,11 +326,11 @@ class _Decoder:
             value_of(a) is b.meta.get(self.key) for a, b in zip(old, new, strict=True)
         )
 
-    def _cached_value(self, node: int, made: fx.Node) -> Any:
-        """A fresh fake tensor from metadata that is known already; None for what may share
-        memory with an argument, or has symbolic sizes."""
+    def _known_value(self, node: int, made: fx.Node) -> Any:
+        """A value like the result of `made`, None where it may share memory with an argument:
+        a fake value of its own is needed then."""
         target = made.target
-        if not isinstance(target, torch._ops.OpOverload) or may_alias(target):
+        if target in _VIEWS or not isinstance(target, torch._ops.OpOverload) or may_alias(target):
             return None
         graph, metadata = self.graph, self.metadata
         constructor = graph.constructors[graph.kind[node]]
@@ -321,16 +348,16 @@ class _Decoder:
             )
 
         known = metadata.call(constructor.op, (constructor.index, *row), args)
-        return self._fresh(metadata.values[known])
+        return metadata.values[known]
 
     def _fresh(self, value: Any) -> Any:
+        """A fake tensor like `value` with memory of its own; None where sizes are symbolic."""
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             return None
         size, stride = tuple(value.shape), tuple(value.stride())
         if not all(isinstance(number, int) for number in (*size, *stride)):
             return None
-        memory = torch.empty_strided(size, stride, dtype=value.dtype, device="meta")
-        return FakeTensor(self.metadata.mode, memory, value.device)
+        return self.metadata.fresh(size, stride, value.dtype, value.device)
 
     def _run(self, made: fx.Node) -> Any:
         def value(arg: fx.Node) -> Any:
@@ -343,7 +370,8 @@ class _Decoder:
         if target not in _VIEWS:
             return self.metadata.apply(target, args, kwargs)
         try:
-            return self.metadata.try_apply(target, args, kwargs)
+            viewed = self.metadata.try_apply(torch.ops.aten.view.default, args, kwargs)
+            return viewed if target is _VIEWS[0] else self._fresh(viewed) or viewed
         except (RuntimeError, ValueError):
             made.target = torch.ops.aten.reshape.default
             return self.metadata.try_apply(made.target, args, kwargs)
@@ -368,7 +396,7 @@ class _Decoder:
         found = self.faithful.get(node)
         if found is None:
             found = self._class(self._owner(node))
-            if not _same_layout(value_of(node), found.meta[self.key]):
+            if not same_layout(value_of(node), found.meta[self.key]):
                 found = self._laid_out(found, node)
             self.faithful[node] = found
         return found
@@ -378,7 +406,7 @@ class _Decoder:
         value = value_of(node)
         if not isinstance(value, torch.Tensor):
             return self._again(node)
-        order = _dense_order(value)
+        order = dense_order(value)
         if order is None:
             return self._again(node)
         if order != sorted(order):
@@ -388,7 +416,7 @@ class _Decoder:
         if order != sorted(order):
             back = [order.index(dim) for dim in range(len(order))]
             copied = self._aten(torch.ops.aten.permute.default, (copied, back), node)
-        if not _same_layout(value, copied.meta[self.key]):
+        if not same_layout(value, copied.meta[self.key]):
             return self._again(node)
         return copied
 
@@ -397,7 +425,7 @@ class _Decoder:
         mapped = {arg: self._operand(arg, True) for arg in node.all_input_nodes}
         copied = self.new.node_copy(node, lambda arg: mapped[arg])
         copied.meta[self.key] = self._run(copied)
-        if not _same_layout(value_of(node), copied.meta[self.key]):
+        if not same_layout(value_of(node), copied.meta[self.key]):
             raise DecodeError(f"the strides of {node.name} cannot be kept")
         return copied
 
@@ -410,7 +438,7 @@ class _Decoder:
         return made
 
     def _output(self, node: fx.Node) -> None:
-        pairs = _Storages(self.env, self.key)
+        pairs = Storages(self.env, self.key)
         mapped: dict[fx.Node, Any] = {}
         for arg in node.all_input_nodes:
             made = self._operand(arg, True)
@@ -421,84 +449,14 @@ class _Decoder:
         made = self.new.create_node("output", "output", args, {}, node.name)
         made.meta = dict(node.meta)
 
-    def _own_memory(self, node: fx.Node, made: fx.Node, pairs: _Storages) -> fx.Node:
+    def _own_memory(self, node: fx.Node, made: fx.Node, pairs: Storages) -> fx.Node:
         """`made`, or another form of it that shares memory with what `node` shared it with."""
         if pairs.agree(value_of(node), made.meta[self.key]):
             return made
-        if pairs.shared(value_of(node)):
-            made = self._again(node)
-        else:
-            made = self._laid_out(made, node)
+        again = pairs.shared(value_of(node))
+        made = self._again(node) if again else self._laid_out(made, node)
         pairs.agree(value_of(node), made.meta[self.key])
         return made
-
-
-class _Storages:
-    """Which memory of the new graph stands for which of the original."""
-
-    def __init__(self, env: Mapping[fx.Node, fx.Node], key: str) -> None:
-        self.old_of: dict[int, int] = {}
-        self.new_of: dict[int, int] = {}
-        for node in env:
-            self.agree(value_of(node), env[node].meta.get(key))
-
-    def agree(self, old: Any, new: Any) -> bool:
-        """Notes that two values stand for each other; False where the sharing would differ."""
-        first, second = _storage(old), _storage(new)
-        if first is None or second is None:
-            return True
-        if self.old_of.get(second, first) != first or self.new_of.get(first, second) != second:
-            return False
-        self.old_of[second], self.new_of[first] = first, second
-        return True
-
-    def shared(self, old: Any) -> bool:
-        """Whether something returned or given before has the memory of `old`."""
-        storage = _storage(old)
-        return storage is not None and storage in self.new_of
-
-
-def _storage(value: Any) -> int | None:
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        return int(value.untyped_storage()._cdata)
-    return None
-
-
-def may_alias(target: torch._ops.OpOverload) -> bool:
-    """Whether a result may share memory with an argument: views, and ops that return their
-    argument where there is nothing to do."""
-    if any(result.alias_info is not None for result in target._schema.returns):
-        return True
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    return target.has_kernel_for_dispatch_key(composite) or target is operator.getitem
-
-
-def _same_layout(old: Any, new: Any) -> bool:
-    return meta_key(old) == meta_key(new)
-
-
-def _dense_order(value: torch.Tensor) -> list[int] | None:
-    """The dims from outermost to innermost in memory, None where memory has gaps or overlaps.
-    Only for plain sizes."""
-    numbers = (*value.shape, *value.stride())
-    if not all(isinstance(number, int) for number in numbers):
-        return list(range(value.dim())) if _row_major(value) else None
-    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), dim))
-    expected = 1
-    for dim in reversed(order):
-        if value.shape[dim] != 1 and value.stride(dim) != expected:
-            return None
-        expected *= max(1, value.shape[dim])
-    return order
-
-
-def _row_major(value: torch.Tensor) -> bool:
-    expected: Any = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if meta_key(stride) != meta_key(expected):
-            return False
-        expected = expected * size
-    return True
 
 
 def check_outputs(old: fx.GraphModule, new: fx.GraphModule) -> None:

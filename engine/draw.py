@@ -21,7 +21,8 @@ from .dtypes import DTYPES
 from .evaluate import DEVICE, TensorWorld, evaluate
 from .expr import Call, Compare, Expr, Item, Literal, Logic, Name, Negative, names, walk
 from .fill import LAYOUTS, TensorSpec, make_tensor
-from .ops import Op, OpTable
+from .op import Op
+from .ops import OpTable
 from .pools import constant_pool, dims_pool, how_pool
 from .rule import ConstType, Rule, TensorType
 from .world import EvaluateError, MetaFacts
@@ -32,7 +33,15 @@ TORCH_ERRORS = (EvaluateError, RuntimeError, IndexError, ValueError, TypeError, 
 _SIZES = (2, 3, 1, 4, 5, 2, 3, 7, 8)
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_LARGEST = 1 << 16  # elements per tensor
+_LARGEST = 1 << 12  # elements per tensor
+# Kernels that read some inputs as if they were contiguous, whatever their strides; the torch
+# functions above them see to it that they are.
+_NEED_CONTIGUOUS = frozenset(
+    {
+        *("native_group_norm", "native_group_norm_backward", "native_layer_norm_backward"),
+        *("_native_batch_norm_legit_no_training", "native_batch_norm_backward"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,11 @@ class Search:
         self.tensor_vars = {
             name: kind for name, kind in self.rule.vars.items() if isinstance(kind, TensorType)
         }
+        self.flat = any(
+            isinstance(node, Call) and node.fn in _NEED_CONTIGUOUS
+            for expr in self.match.values()
+            for node in walk(expr)
+        )
         self.how_ops = _how_ops(self.match.values(), self.table)
 
     def collect(self, count: int, attempts: int) -> list[Structure]:
@@ -254,7 +268,7 @@ class Search:
         return shapes
 
     def _layout(self, rank: int) -> str:
-        if rank == 0 or self.random.random() < 0.5:
+        if rank == 0 or self.flat or self.random.random() < 0.5:
             return LAYOUTS[0]
         return self.random.choice(LAYOUTS)
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import fx
 
 from .metadata import Constants, Metadata
-from .ops import Op
+from .op import Op
 
 LEAF = -1
 DYNAMIC, FROZEN, CONSTANT = 0, 1, 2
@@ -130,9 +130,7 @@ class EGraph:
                 row.append(find(arg.id))
             elif isinstance(arg, list) and any(isinstance(item, Ref) for item in arg):
                 kinds.append("l" + "".join("t" if isinstance(item, Ref) else "h" for item in arg))
-                row += [
-                    find(item.id) if isinstance(item, Ref) else intern(item) for item in arg
-                ]
+                row += [find(item.id) if isinstance(item, Ref) else intern(item) for item in arg]
             else:
                 kinds.append("h")
                 row.append(intern(arg))
@@ -215,9 +213,10 @@ class EGraph:
         )
 
         def args() -> list[Any]:
+            values, meta, constant = metadata.values, self.meta, self.constants.value
             return constructor.split(
                 [
-                    metadata.values[self.meta[item]] if column == "t" else self.constants.value(item)
+                    values[meta[item]] if column == "t" else constant(item)
                     for column, item in zip(constructor.columns, row, strict=True)
                 ]
             )

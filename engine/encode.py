@@ -16,7 +16,8 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from .egraph import DYNAMIC, FROZEN, LEAF, EGraph, Ref
 from .metadata import SYMBOLIC, Constants, Metadata, fake_mode
-from .ops import Bound, OpTable
+from .op import Bound
+from .ops import OpTable
 
 Bind = Callable[[Any, tuple[Any, ...], dict[str, Any]], Bound | None]
 

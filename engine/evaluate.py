@@ -14,7 +14,8 @@ import torch
 
 from .attributes import Attributes
 from .expr import Call, Expr, Literal, Name, children
-from .ops import GETITEM, ArgumentsError, Bound, Op, OpTable
+from .op import GETITEM, ArgumentsError, Bound, Op
+from .ops import OpTable
 from .world import EvaluateError, Facts, Truth, World, is_constant, is_number
 
 # The environment entry that names the device new tensors live on.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Span:
-    """A stretch of one line of a rule file; `line` and `col` count from 1."""
+class Span(NamedTuple):
+    """A stretch of one line of a rule file; `line` and `col` count from 1. There are as many
+    as there are expressions, and a named tuple is twice as fast to make and to unpickle."""
 
     path: str
     line: int

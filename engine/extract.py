@@ -205,9 +205,7 @@ class _Search:
         for index, children in enumerate(problem.children):
             for child in children:
                 self.readers[child].append(index)
-        self.valid = [
-            all(node[child] >= 0 for child in children) for children in problem.children
-        ]
+        self.valid = [all(node[child] >= 0 for child in children) for children in problem.children]
         self._take(problem.roots)
 
     def used(self) -> list[int]:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from .ops import Op, OpTable
-from .world import EvaluateError
+from .op import Op
+from .ops import OpTable
+from .world import EvaluateError, is_constant
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -64,7 +65,8 @@ class Constants:
 
 
 def _size_key(size: Any) -> Hashable:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    key: Hashable = size.node.expr if isinstance(size, torch.SymInt) else size
+    return key
 
 
 def meta_key(value: Any) -> Hashable:
@@ -86,6 +88,19 @@ def _fact_key(value: Any) -> Hashable:
     if isinstance(value, (tuple, list)):
         return ("tuple", *map(_fact_key, value))
     return constant_key(value)
+
+
+_STATIC: dict[Hashable, tuple[Any, ...]] = {}
+_STATIC_LIMIT = 20_000
+
+
+def _is_static(value: Any) -> bool:
+    """Whether no symbol, and nothing that only its identity tells, is in a value."""
+    if isinstance(value, torch.Tensor):
+        return value.layout is torch.strided and _is_static((*value.shape, *value.stride()))
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_static, value))
+    return not isinstance(value, SYMBOLIC) and is_constant(value)
 
 
 class Metadata:
@@ -122,13 +137,37 @@ class Metadata:
         found = self._calls.get(key)
         if found is None:
             try:
-                found = self.intern(self.run(op, args()))
+                found = self.intern(self._result(op, args()))
             except Exception as error:
                 found = f"{op.name}: {type(error).__name__}: {str(error).strip()[:200]}"
             self._calls[key] = found
         if isinstance(found, str):
             raise EvaluateError(found)
         return found
+
+    def _result(self, op: Op, args: Sequence[Any]) -> Any:
+        """A value like the result of `op`. Results of calls without symbols are remembered
+        over graphs, as the first call of a FakeTensor op takes milliseconds."""
+        key = (op.name, op.overloads, torch.get_default_dtype(), *map(meta_key, args))
+        known = _STATIC.get(key)
+        if known is not None:
+            size, stride, dtype, device = known
+            return self.fresh(size, stride, dtype, device)
+        value = self.run(op, args)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            plain = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+            if _is_static(plain[:2]) and all(map(_is_static, args)):
+                if len(_STATIC) >= _STATIC_LIMIT:
+                    _STATIC.clear()
+                _STATIC[key] = plain
+        return value
+
+    def fresh(
+        self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> FakeTensor:
+        """A fake tensor with memory of its own. Plain sizes only."""
+        memory = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        return FakeTensor(self.mode, memory, device)
 
     def run(self, op: Op, args: Sequence[Any]) -> Any:
         """Calls `op` under the fake mode, without grad, refusing new guards."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .shapes import axis, default_dtype, resolved
-from .symbolic import compare, plain, same
+from .symbolic import compare, plain, same, smallest
 from .world import EvaluateError, is_number
 
 if TYPE_CHECKING:
-    from .ops import Op
+    from .op import Op
 
 Meta = Callable[[Any], Any]
 Arguments = list[Any]
@@ -114,7 +114,7 @@ def _bound(place: Any, length: Any) -> Any:
             return 0
     if compare("<=", place, length) is True:
         return place
-    return length if compare(">=", place, length) is True else torch.sym_min(place, length)
+    return length if compare(">=", place, length) is True else smallest(place, length)
 
 
 def _select(args: Arguments, meta: Meta) -> Arguments:

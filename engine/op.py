@@ -5,7 +5,7 @@ Takes `op` entries and overloads; gives `Op` with its parameters. `ops.OpTable` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,9 +113,10 @@ def find_overload(name: str) -> torch._ops.OpOverload | None:
     packet = getattr(space, parts[0], None)
     if packet is None or not isinstance(packet, torch._ops.OpOverloadPacket):
         return None
+    list_names: Callable[[], list[str]] = packet.overloads
     if len(parts) == 2:
-        return getattr(packet, parts[1], None) if parts[1] in packet.overloads() else None
-    ranked = sorted(packet.overloads(), key=lambda o: o != "default")
+        return getattr(packet, parts[1], None) if parts[1] in list_names() else None
+    ranked = sorted(list_names(), key=lambda name: name != "default")
     usable = (getattr(packet, o) for o in ranked)
     return next((o for o in usable if not is_opaque(o, declared=True)), None)
 

@@ -42,6 +42,8 @@ from .torch_level import TorchForm, torch_form, torch_object
 from .world import EvaluateError, MetaFacts, is_number, node_meta
 
 T = TypeVar("T")
+# The types of `op.py` belong to the table's interface.
+__all__ = ["GETITEM", "ArgumentsError", "Bound", "Op", "OpTable", "Param"]
 
 
 @dataclass(frozen=True)
@@ -274,9 +276,7 @@ class OpTable:
         if is_opaque(target, declared=entry is not None):
             return ()
         random = torch.Tag.nondeterministic_seeded in target.tags
-        ops = [self._undeclared(target)]
-        if entry is not None:
-            ops.insert(0, self.find(entry.name))
+        ops = [self.find(entry.name) if entry is not None else None, self._undeclared(target)]
         return tuple(_Route(op, self._form(target, op), random) for op in ops if op is not None)
 
     def _torch_routes(self, target: Target) -> tuple[_Route, ...]:

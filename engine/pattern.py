@@ -26,7 +26,8 @@ from .expr import (
     walk,
 )
 from .facts import PREDICATES
-from .ops import GETITEM, ArgumentsError, Op, OpTable
+from .op import GETITEM, ArgumentsError, Op
+from .ops import OpTable
 from .rule import ConstType, Rule, TensorType
 
 _ON_NUMBERS = frozenset({"min", "max", "abs", "len"})
@@ -199,9 +200,7 @@ class _Compiler:
             raise PatternError(f"unknown op '{name}'")
         return found
 
-    def build(
-        self, op: Op, placed: Mapping[int, Expr], expr: Expr, how: str | None
-    ) -> PatternNode:
+    def build(self, op: Op, placed: Mapping[int, Expr], expr: Expr, how: str | None) -> PatternNode:
         slots = []
         for place, param in enumerate(op.params):
             if place in placed:
@@ -343,9 +342,7 @@ class _Writer:
             ),
         )
 
-    def columns(
-        self, node: PatternNode, constructor: Constructor
-    ) -> list[tuple[str, int]] | None:
+    def columns(self, node: PatternNode, constructor: Constructor) -> list[tuple[str, int]] | None:
         """Kind and variable number per column; None where a list variable has two lengths."""
         found: list[tuple[str, int]] = []
         for place, (slot, kind) in enumerate(zip(node.slots, constructor.kinds, strict=True)):
@@ -362,8 +359,10 @@ class _Writer:
                 found += [("t", self.of((name, at))) for at in range(length)]
             else:
                 for at, column in enumerate(kind[1:] if kind[0] == "l" else kind):
-                    free = ("t", self.of((f"{id(node)}.{place}", at)))
-                    found.append(free if column == "t" else self.handle())
+                    if column == "h":
+                        found.append(self.handle())
+                    else:
+                        found.append(("t", self.of((f"{id(node)}.{place}", at))))
         return found
 
     def handle(self) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .expr import Expr
-from .ops import Op, Param
+from .op import Op, Param
 
 _INTS = (0, 1, 2, -1, 3, -2, 4, 5)
 _FLOATS = (1.0, 0.5, 2.0, 0.0, -1.5, 1e-5, 3.0, -0.0, math.inf, -math.inf, math.nan, 100.0)

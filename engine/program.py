@@ -8,14 +8,11 @@ from typing import Any
 import torch
 
 from .fill import TensorSpec
-from .ops import OpTable
 from .reference import RecordingWorld
 from .trial import Trials
 
 
-def program_text(
-    trials: Trials, table: OpTable, values: Mapping[str, Any], layouts: Mapping[str, Any]
-) -> str:
+def program_text(trials: Trials, values: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
     """The inputs, both sides as plain torch calls, and a print. What a side could not make
     is told in a comment."""
     tensors = {
@@ -24,10 +21,7 @@ def program_text(
     lines = ["import torch", "from torch import inf, nan"]
     for name, value in tensors.items():
         lines.append(f"{name} = {input_text(value, layouts.get(name))}")
-    worlds = (
-        RecordingWorld(table, _flat(tensors), "l"),
-        RecordingWorld(table, _flat(tensors), "r"),
-    )
+    worlds = [RecordingWorld(trials.table, _flat(tensors), prefix) for prefix in ("l", "r")]
     error = ""
     try:
         left, right = trials.both_sides(values, *worlds)

@@ -8,26 +8,30 @@ rounding errors are measured against. `RecordingWorld` writes down what it calls
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from .evaluate import TensorWorld
-from .ops import GETITEM, Op, OpTable
+from .op import GETITEM, Op
+from .ops import OpTable
 
 _WIDE = torch.float64
 
 # Pointwise ops that are exactly rounded, or move bits: the same on every code path.
 _STEADY = frozenset(
     {
-        *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "reciprocal", "rsqrt", "relu"),
+        *("add", "sub", "mul", "div", "neg", "abs", "reciprocal", "relu"),
         *("maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge", "clamp", "cast"),
         *("view", "permute", "expand", "slice", "select", "cat", "stack", "split", "unbind"),
         *("clone", "alias", "detach", "full", "index", "gather", "embedding", "flip", "roll"),
         *("constant_pad_nd", "repeat", "masked_fill", "tril", "triu", "getitem", "arange"),
         *("amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "topk", "sort"),
         *("floor", "ceil", "round", "trunc", "sign", "sgn", "floor_divide", "remainder", "fmod"),
+        *("leaky_relu", "leaky_relu_backward", "hardtanh", "hardtanh_backward", "threshold"),
+        *("hardswish", "hardsigmoid", "relu6", "clamp_min", "clamp_max"),
         *("isnan", "isinf", "signbit", "copysign", "logical_and", "logical_or", "logical_not"),
         *("logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "square"),
         *("threshold_backward", "diagonal", "slice_scatter", "select_scatter", "index_select"),
@@ -41,17 +45,23 @@ def is_steady(op: Op) -> bool:
 
 
 class ReferenceWorld(TensorWorld):
-    """Results independent of layout; `soft` says whether an op was met that float64 inputs
-    cannot make so (there is nothing wider to compute in)."""
+    """Results independent of layout. Sums and products of matrices add up in index order;
+    other ops compute in float64, and `soft` says whether one was met (its float64 results
+    may depend on layout, as there is nothing wider to compute in)."""
 
     soft = False
 
     def emit(self, op: Op, args: Sequence[Any]) -> Any:
         plain = super().emit(op, args)
-        if is_steady(op) or not _any_float(args):
+        if is_steady(op) or _is_multiplication(op, args) or not _any_float(args):
             return plain
+        ordered = _ORDERED.get(op.name)
+        if ordered is not None and isinstance(plain, torch.Tensor) and _is_small(args):
+            return ordered([_widened(arg) for arg in args]).to(plain.dtype)
         self.soft = True
-        wide = super().emit(op, [_widened(arg) for arg in args])
+        narrow = not any(isinstance(a, torch.Tensor) and a.dtype is _WIDE for a in args)
+        rounded = [_single(arg) if narrow and type(arg) is float else arg for arg in args]
+        wide = super().emit(op, [_widened(arg) for arg in rounded])
         return _like(wide, plain)
 
 
@@ -122,12 +132,77 @@ def _callable_text(target: Any) -> str:
     return f"{module}.{name}"
 
 
+def _is_multiplication(op: Op, args: Sequence[Any]) -> bool:
+    """Whole powers that eager multiplies out."""
+    return op.name == "pow" and isinstance(args[1], (int, float)) and args[1] in (2, 3, -1, -2)
+
+
+def _is_small(args: Sequence[Any]) -> bool:
+    return all(arg.numel() <= 1 << 13 for arg in args if isinstance(arg, torch.Tensor))
+
+
+def _sum(args: Sequence[Any]) -> torch.Tensor:
+    x, dim, keepdim, _ = args
+    dims = tuple(range(x.dim()) if dim is None else dim)
+    kept = tuple(place for place in range(x.dim()) if place not in dims)
+    count = math.prod(x.shape[place] for place in dims)
+    rows = x.permute(kept + dims).reshape([*(x.shape[place] for place in kept), count])
+    total = torch.zeros(rows.shape[:-1], dtype=x.dtype)
+    for place in range(count):
+        total = total + rows[..., place]
+    shape = [1 if place in dims else length for place, length in enumerate(x.shape)]
+    return total.view(shape) if keepdim else total
+
+
+def _mean(args: Sequence[Any]) -> torch.Tensor:
+    x, dim = args[:2]
+    places = range(x.dim()) if dim is None else dim
+    return torch.div(_sum(args), math.prod(x.shape[place] for place in places))
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """`a @ b` for matrices or batches of them, adding in index order from +0.0."""
+    total = torch.zeros((*a.shape[:-1], b.shape[-1]), dtype=a.dtype)
+    for place in range(a.shape[-1]):
+        total = total + a[..., place : place + 1] * b[..., place : place + 1, :]
+    return total
+
+
+def _added(args: Sequence[Any]) -> torch.Tensor:
+    c, a, b, beta, alpha = args
+    product = torch.mul(_product(a, b), alpha)
+    return product if beta == 0 else torch.add(torch.mul(c, beta), product)
+
+
+def _linear(args: Sequence[Any]) -> torch.Tensor:
+    x, w, b = args
+    product = _product(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), w.t())
+    product = product.view(*x.shape[:-1], w.shape[0])
+    return product if b is None else torch.add(product, b)
+
+
+_ORDERED: Mapping[str, Callable[[Sequence[Any]], torch.Tensor]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "mm": lambda args: _product(*args),
+    "bmm": lambda args: _product(*args),
+    "addmm": _added,
+    "baddbmm": _added,
+    "linear": _linear,
+}
+
+
 def _any_float(args: Sequence[Any]) -> bool:
     return any(
         (isinstance(arg, torch.Tensor) and arg.is_floating_point())
         or (isinstance(arg, (list, tuple)) and _any_float(arg))
         for arg in args
     )
+
+
+def _single(value: float) -> float:
+    """A Python number as kernels for f32 and half types see it."""
+    return float(torch.tensor(value, dtype=torch.float32))
 
 
 def _widened(value: Any) -> Any:

@@ -35,11 +35,14 @@ _BASE = (
     "(ruleset f.load)",
     "(ruleset f.merged)",
     '(rule ((r.leaf n)) ((set (g.number (g.node n)) n)) :ruleset f.load :name "leaf")',
-    "(rule ((r.merge a b)) ((union (g.node a) (g.node b))) :ruleset f.load :name \"merge\")",
+    '(rule ((r.merge a b)) ((union (g.node a) (g.node b))) :ruleset f.load :name "merge")',
     "(rule ((= t (g.node n)) (= m (g.number t)) (!= n m)) ((set (g.canonical n) m))"
     ' :ruleset f.merged :name "merged")',
 )
 
+
+# More matches of one rule at one shared value than this are not looked for.
+_MOST_ROWS = 200_000
 
 _PARSED: dict[str, tuple[Any, ...]] = {}
 
@@ -128,10 +131,42 @@ class Saturator:
             for pattern in self.patterns[folder]:
                 number = self._numbers[id(pattern)]
                 for key, query in queries(pattern, by_op, number):
-                    if (number, key) not in self._keys:
-                        self._keys.add((number, key))
-                        self._run(query.text)
-                        self._running[folder].append(_Running(query))
+                    if (number, key) in self._keys:
+                        continue
+                    self._keys.add((number, key))
+                    if self._breadth(query) > _MOST_ROWS:
+                        what = f"readers of one value in {pattern.rule.name}"
+                        self.budgets.append(Budget(folder, what, _MOST_ROWS))
+                        continue
+                    self._run(query.text)
+                    self._running[folder].append(_Running(query))
+
+    def _breadth(self, query: Query) -> int:
+        """How many matches a pattern with several roots can have at one value that the roots
+        share: egglog would list them all before any bound could act."""
+        roots = list(query.pattern.roots.values())
+        if len(roots) < 2:
+            return 0
+        variables = set(query.tensors.values())
+        shared = [
+            {at for kind, at in query.columns[root] if kind == "t"} & variables for root in roots
+        ]
+        common = set.intersection(*shared)
+        total = 1
+        for root in roots:
+            places = [at for at, (_, column) in enumerate(query.columns[root]) if column in common]
+            total *= self._readers(query.constructors[root], places[0]) if places else 1
+        return total
+
+    def _readers(self, constructor: Constructor, place: int) -> int:
+        """The most nodes of a constructor that have one class in one column."""
+        counts: dict[int, int] = {}
+        graph = self.graph
+        for node, kind in enumerate(graph.kind):
+            if kind == constructor.index:
+                owner = graph.find(graph.args[node][place])
+                counts[owner] = counts.get(owner, 0) + 1
+        return max(counts.values(), default=0)
 
     def _apply(self, phase: Phase, folders: Sequence[str], limit: int) -> bool:
         functions = self._engine.freeze().functions
@@ -231,4 +266,3 @@ class Saturator:
             changed |= self.graph.union(number(row.inputs[0]), number(row.output))
         if changed:
             self.graph.rehash()
-

@@ -22,6 +22,8 @@ import torch
 
 from .rule import RuleBook
 
+BOOKS = 64  # how many books are kept, the latest ones
+
 
 def cache_dir() -> Path:
     """The folder for everything that eqsat keeps: `EQSAT_CACHE_DIR` or ~/.cache/eqsat."""
@@ -68,9 +70,13 @@ class Shelf:
         """Writes the book so that a reader finds it whole or not at all."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".rules-")
+            handle, name = tempfile.mkstemp(dir=self.path.parent, suffix=".pickle")
             with os.fdopen(handle, "wb") as file:
                 pickle.dump(book, file, protocol=pickle.HIGHEST_PROTOCOL)
             os.replace(name, self.path)
+            # Books of edited rule files are never asked for again; so are half-written ones.
+            books = sorted(self.path.parent.glob("*.pickle"), key=lambda path: path.stat().st_mtime)
+            for path in books[:-BOOKS]:
+                path.unlink(missing_ok=True)
         except OSError:
             return

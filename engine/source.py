@@ -32,7 +32,7 @@ class LinePlace:
     start: Span
 
     def at(self, offset: int, length: int) -> Span:
-        return replace(self.start, col=self.start.col + offset, length=length)
+        return self.start._replace(col=self.start.col + offset, length=length)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from .apply import Applier, Firing
+from .apply import Applier, Firing, OnFailure
 from .cost import CostModel
 from .decode import check_outputs, decode
-from .egraph import EGraph
+from .egraph import LEAF, EGraph
 from .encode import Encoding, encode, has_tensor, value_of
 from .extract import Choice, Problem, extract
 from .metadata import SYMBOLIC
@@ -39,7 +39,7 @@ _SECOND = 10**15
 
 @dataclass(frozen=True)
 class StageOptions:
-    """`weights` maps placeholders that are parameters to their position; `frozen` names those
+    """`profile` is the numerics that the rules were selected for. `weights` maps placeholders that are parameters to their position; `frozen` names those
     that may be folded; `lowered` is what generated kernels cover (`lowering.lowered_ops`);
     `inference` says that nobody will differentiate the graph."""
 
@@ -75,7 +75,7 @@ def run_stage(
     through, and anything where EQSAT_STRICT=1.
     """
     started = time.perf_counter()
-    run = _Run(gm, stage, book, table, options or StageOptions())
+    run = StageRun(gm, stage, book, table, options or StageOptions())
     try:
         result = run.run()
     except (KeyboardInterrupt, SystemExit):
@@ -90,7 +90,7 @@ def run_stage(
     return replace(result, report=replace(result.report, seconds=seconds))
 
 
-class _Run:
+class StageRun:
     """The steps of one stage, with what each leaves behind."""
 
     def __init__(
@@ -111,41 +111,57 @@ class _Run:
         self.refused: list[Disabled] = []
         self._clock = time.perf_counter()
 
-    def run(self) -> StageResult:
+    def prepare(self, on_failure: OnFailure | None = None) -> Encoding | str:
+        """Encodes and saturates; a text says why there is nothing to do. `on_failure` hears
+        of every match that did not hold."""
         rules = [rule for rule in self.book.rules if self._wanted(rule)]
         if not rules:
-            return StageResult(self.gm, self.report("skipped", "no rules for this stage"))
+            return "no rules for this stage"
         if self.stage == "pre_grad":
             reason = why_not_functional(self.gm)
             if reason:
-                return StageResult(self.gm, self.report("skipped", reason))
+                return reason
         options = self.options
         encoding = encode(self.gm, self.table, weights=options.weights, frozen=options.frozen)
         if encoding is None:
-            return StageResult(self.gm, self.report("skipped", "no tensors"))
+            return "no tensors"
         self._tick("encode")
         graph = encoding.graph
         self.cost_before = self.cost_after = sum(
             self.costs.cost(graph, node) for node in range(len(graph))
         )
-        self._saturate(graph, rules)
+        self.applier = Applier(graph, self.table, on_failure)
+        self._saturate(graph, rules, self.applier)
+        return encoding
+
+    def run(self) -> StageResult:
+        encoding = self.prepare()
+        if isinstance(encoding, str):
+            return StageResult(self.gm, self.report("skipped", encoding))
         self._warn()
         if self.applier is None or not self.applier.firings:
             return StageResult(self.gm, self.report("unchanged", "no rule fired"))
-        choice, problem, classes = self._extract(encoding)
-        if all(choice.node[owner] == problem.start[owner] for owner in choice.used):
-            return StageResult(self.gm, self.report("unchanged", "nothing is cheaper"))
+        choice, classes = self._extract(encoding)
         members = [node for group in classes.values() for node in group]
         self.chosen = {
-            owner: members[choice.node[at]]
-            for at, owner in enumerate(classes)
-            if at in choice.used
+            owner: members[choice.node[at]] for at, owner in enumerate(classes) if at in choice.used
         }
+        if self._as_it_was(encoding):
+            return StageResult(self.gm, self.report("unchanged", "nothing is cheaper"))
         self.cost_after = choice.cost
         new = decode(encoding, self.chosen, self._rules_of)
         check_outputs(self.gm, new)
         self._tick("decode")
         return StageResult(new, self.report("changed", "", new))
+
+    def _as_it_was(self, encoding: Encoding) -> bool:
+        """Whether every node of the original graph is in the choice."""
+        graph = encoding.graph
+        return all(
+            self.chosen.get(graph.find(node)) == node
+            for node in set(encoding.classes.values())
+            if graph.kind[node] != LEAF
+        )
 
     def _wanted(self, rule: Rule) -> bool:
         if rule.stage != self.stage:
@@ -154,7 +170,7 @@ class _Run:
             return False
         return not isinstance(rule.device, str) or rule.device == self.options.target.device
 
-    def _saturate(self, graph: EGraph, rules: Sequence[Rule]) -> None:
+    def _saturate(self, graph: EGraph, rules: Sequence[Rule], applier: Applier) -> None:
         patterns: dict[str, list[Pattern]] = {}
         for rule in rules:
             try:
@@ -164,11 +180,10 @@ class _Run:
             else:
                 patterns.setdefault(rule.folder, []).append(pattern)
         self._tick("patterns")
-        self.applier = Applier(graph, self.table)
         phases = self.options.schedule.phases(self.stage)
         named = {folder for phase in phases for folder in phase.folders}
         others = [folder for folder in patterns if folder not in named]
-        with Saturator(graph, self.applier, patterns) as saturator:
+        with Saturator(graph, applier, patterns) as saturator:
             self.saturator = saturator
             for phase in phases:
                 folders = [folder for folder in phase.folders if folder in patterns]
@@ -179,14 +194,15 @@ class _Run:
                     saturator.run(phase, folders, limit)
         self._tick("saturate")
 
-    def _extract(self, encoding: Encoding) -> tuple[Choice, Problem, dict[int, list[int]]]:
+    def _extract(self, encoding: Encoding) -> tuple[Choice, dict[int, list[int]]]:
         """The choice, and the nodes of every class in the order of the problem."""
         graph, cost = encoding.graph, self.costs.cost
         classes: dict[int, list[int]] = {}
         for node in range(len(graph)):
             classes.setdefault(graph.find(node), []).append(node)
         place = {owner: at for at, owner in enumerate(classes)}
-        members, children, owners, costs, start = [], [], [], [], []
+        children: list[tuple[int, ...]] = []
+        members, owners, costs, start = [], [], [], []
         for owner, nodes in classes.items():
             group = []
             for node in nodes:
@@ -202,7 +218,7 @@ class _Run:
         problem = Problem(members, children, owners, costs, list(dict.fromkeys(roots)), start)
         choice = extract(problem)
         self._tick("extract")
-        return choice, problem, classes
+        return choice, classes
 
     def _rules_of(self, node: int) -> tuple[str, ...]:
         assert self.applier is not None
@@ -251,24 +267,35 @@ class _Run:
         )
 
     def _fired(self, applier: Applier) -> list[Fired]:
-        graph = applier.graph
         used = set(self.chosen.values())
         groups: dict[str, list[Firing]] = {}
         for firing in applier.firings:
             groups.setdefault(firing.rule.name, []).append(firing)
         found = []
         for name, group in groups.items():
-            nodes = [
-                tuple(
-                    source.name
-                    for source in (graph.source[node] for node in firing.matched)
-                    if source is not None
-                )
-                for firing in group[:_SHOWN_FIRINGS]
-            ]
+            nodes = [self._origins(firing) for firing in group[:_SHOWN_FIRINGS]]
             kept = sum(self._kept(firing, used) for firing in group)
             found.append(Fired(name, group[0].rule.where, len(group), kept, tuple(nodes)))
         return found
+
+    def _origins(self, firing: Firing) -> tuple[str, ...]:
+        """The FX nodes that a firing matched; for what rules made, those behind it."""
+        assert self.applier is not None
+        graph = self.applier.graph
+        names: dict[str, None] = {}
+        seen: set[int] = set()
+        waiting = list(reversed(firing.matched))
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            source = graph.source[node]
+            if source is not None:
+                names[source.name] = None
+            elif graph.firing[node] >= 0:
+                waiting += reversed(self.applier.firings[graph.firing[node]].matched)
+        return tuple(names)
 
     def _kept(self, firing: Firing, used: set[int]) -> bool:
         if any(node in used for node in range(firing.start, firing.end)):
@@ -321,4 +348,4 @@ _IN_PLACE_OPERATORS = frozenset(
 
 
 def _calls(gm: fx.GraphModule) -> int:
-    return sum(node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes)
+    return sum(node.op.startswith("call_") for node in gm.graph.nodes)

@@ -19,6 +19,11 @@ from .world import EvaluateError, Truth
 Answer = bool | Truth
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
+# torch leaves these without types.
+_sym_not: Callable[[Any], Any] = torch.sym_not
+_sym_min: Callable[[Any, Any], Any] = torch.sym_min
+_sym_max: Callable[[Any, Any], Any] = torch.sym_max
+
 _ORDER: Mapping[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] = {
     "==": (operator.eq, operator.ne),
     "!=": (operator.ne, operator.eq),
@@ -43,7 +48,7 @@ def known(value: Any) -> Answer:
     if isinstance(value, torch.SymBool):
         if statically_known_true(value):
             return True
-        return False if statically_known_true(torch.sym_not(value)) else Truth.UNKNOWN
+        return False if statically_known_true(_sym_not(value)) else Truth.UNKNOWN
     return value if isinstance(value, Truth) else bool(value)
 
 
@@ -107,15 +112,15 @@ def arithmetic(op: str, left: Any, right: Any) -> Any:
 
 
 def smallest(*values: Any) -> Any:
-    return _fold(torch.sym_min, min, values)
+    return _fold(_sym_min, min, values)
 
 
 def largest(*values: Any) -> Any:
-    return _fold(torch.sym_max, max, values)
+    return _fold(_sym_max, max, values)
 
 
 def magnitude(value: Any) -> Any:
-    return torch.sym_max(value, -value) if isinstance(value, _SYMBOLIC) else abs(value)
+    return largest(value, arithmetic("-", 0, value)) if isinstance(value, _SYMBOLIC) else abs(value)
 
 
 def product(sizes: Any) -> Any:

@@ -93,7 +93,7 @@ _HABITS = (
 )
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 # Python reads `1and` as `1 and`, with a warning that no rule author should see.
-_GLUED = re.compile(r"\d(?:and|or|in|is|if|else|not|for)\b")
+_GLUED = re.compile(r"(?<![\w.])\d[\d_.]*(?:and|or|in|is|if|else|not|for)\b")
 _BRACKET = re.compile(r"[()\[\]{}]")
 _TYPE = re.compile(r"^([A-Za-z_]\w*)\s*\[(.*)\]$", re.DOTALL)
 _LEAD = re.compile(r"^\.\.\.\s*([A-Za-z_]\w*)?$")

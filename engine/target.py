@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -62,7 +63,8 @@ def load_target(name: str, folder: Path | None = None) -> Target:
     texts = {key: str(data.pop(key)) for key in ("name", "device")}
     try:
         numbers = {str(key): float(value) for key, value in data.items() if key != "doc"}
-        target = Target(flops=rates, **texts, **numbers)
+        fields: dict[str, Any] = {**texts, **numbers, "flops": rates}
+        target = Target(**fields)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     if "any" not in rates or min([*rates.values(), *numbers.values()]) <= 0:

@@ -19,7 +19,7 @@ from .signature import match_names
 from .world import is_constant
 
 if TYPE_CHECKING:
-    from .ops import Param
+    from .op import Param
 
 _ROOTS: Mapping[str, Any] = {
     "F": torch.nn.functional,

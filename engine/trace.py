@@ -17,7 +17,8 @@ from .attributes import Attributes
 from .binding import Failure, bind_types
 from .evaluate import TensorWorld, evaluate, holds
 from .expr import Call, Expr, Name
-from .ops import Bound, Op, OpTable
+from .op import Bound, Op
+from .ops import OpTable
 from .rule import Rule, RuleBook
 from .signature import Form, form_of
 from .source import fail

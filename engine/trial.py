@@ -49,8 +49,19 @@ class Trials:
     def torch_level(self) -> bool:
         return self.rule.stage == "pre_grad"
 
-    def named_assumptions(self, without: str | None = None) -> list[str]:
-        return [a.text for a in self.rule.assumes if a.expr is None and a.text != without]
+    @property
+    def strict(self) -> bool:
+        """Whether results must have equal bits (or zeros of either sign)."""
+        return self.rule.numerics.float_class in _STRICT
+
+    def kept(self, without: str | None = None) -> list[str]:
+        """What the values of tensors keep to; finite means that no result overflows either."""
+        named = [a.text for a in self.rule.assumes if a.expr is None and a.text != without]
+        if not self.strict:
+            named.append("no_extremes")
+            if "finite" in named:
+                named.append("no_overflow")
+        return named
 
     def values(
         self,
@@ -59,18 +70,18 @@ class Trials:
         without: str | None = None,
     ) -> dict[str, Any]:
         """Values of the variables that keep the rule's assumptions, all but one perhaps."""
-        assumed = self.named_assumptions(without)
+        assumed = self.kept(without)
         values = structure.fill(filling, assumed)
         env = self._environment(values)
         for assumption in self.rule.assumes:
             if assumption.expr is not None and assumption.text != without:
-                self._repair(assumption.expr, env, filling, assumed)
+                self._repair(assumption.expr, env, values, filling, assumed)
         return values
 
     def run(self, values: Mapping[str, Any], without: str | None = None) -> str | None:
         """Why the sides differ on these values, None where they agree."""
         env = self._environment(values)
-        strict = self.rule.numerics.float_class in _STRICT
+        strict = self.strict
         world = ReferenceWorld(self.table) if strict else TensorWorld(self.table)
         left = self._left(env, world)
         try:
@@ -84,6 +95,17 @@ class Trials:
             if reason is not None:
                 return reason if len(self.rule.match) == 1 else f"{name}: {reason}"
         return None
+
+    def is_exact(self, values: Mapping[str, Any]) -> bool:
+        """Whether both sides have equal bits when every op is rounded once."""
+        left, right = self.both_sides(
+            values, ReferenceWorld(self.table), ReferenceWorld(self.table)
+        )
+        return all(
+            same_bits(left[name], right[name])
+            for name in left
+            if isinstance(left[name], torch.Tensor)
+        )
 
     def gradients(self, structure: Structure) -> str | None:
         """Why the gradients of the sides differ at a smooth point, None where they agree."""
@@ -143,7 +165,8 @@ class Trials:
             left,
             right,
             _scale(values),
-            overflow_is_fine="no_overflow" in self.named_assumptions(without),
+            overflow_is_fine="no_overflow" in self.kept(without),
+            only_places=_is_huge(values),
         )
         numerics = self.rule.numerics
         kind = numerics.float_class
@@ -162,15 +185,16 @@ class Trials:
         self,
         expr: Expr,
         env: Mapping[str, Any],
+        values: dict[str, Any],
         filling: Mapping[str, tuple[str, int]],
         assumed: Collection[str],
     ) -> None:
-        """Redraws elements of tensors, in place, until a comparison on values holds."""
+        """Draws elements of tensors again until a comparison on values holds."""
         for name in sorted(names(expr)):
-            kind, tensor = self.rule.vars.get(name), env.get(name)
+            kind, tensor = self.rule.vars.get(name), values.get(name)
             if not isinstance(kind, TensorType) or not isinstance(tensor, torch.Tensor):
                 continue
-            good = holds_elementwise(expr, env)
+            good = holds_elementwise(expr, {**env, **values})
             for attempt in range(_ROUNDS):
                 if bool(good.all()):
                     return
@@ -178,40 +202,65 @@ class Trials:
                 style = "positive" if attempt % 2 else "counting"
                 fresh = draw_values(tensor.numel(), tensor.dtype, style, seed, assumed)
                 fresh = fresh.roll(attempt).view(tensor.shape)
-                tensor.copy_(torch.where(good.expand_as(tensor), tensor, fresh))
-                good = holds_elementwise(expr, env)
+                values[name] = put(values[name], torch.where(good, values[name], fresh))
+                good = holds_elementwise(expr, {**env, **values})
             raise Rejected("the assumption could not be met")
 
     def _gradient_difference(self, structure: Structure) -> str | None:
         filling = {name: (SMOOTH, place) for place, name in enumerate(structure.tensors)}
         env = self._widened(self._environment(self.values(structure, filling)))
-        inputs: list[torch.Tensor] = []
-        for name, value in env.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                env[name] = value.detach().clone().requires_grad_()
-                inputs.append(env[name])
-        world = WideWorld(self.table)
-        try:
-            left = _gradients_of(self._left(env, world), inputs)
-        except TORCH_ERRORS:
+        # No gradient to speak of, and some backward kernels divide by the number of elements.
+        if any(isinstance(value, torch.Tensor) and not value.numel() for value in env.values()):
             return None
-        if left is None:
+        inputs = self._differentiable(env)
+        env.update(inputs)
+        world, wanted = WideWorld(self.table), list(inputs.values())
+        try:
+            roots = self._left(env, world)
+            left = _gradients_of(roots, wanted)
+        except (Rejected, *TORCH_ERRORS):
+            return None
+        if left is None or not all(_is_finite(root) for root in roots.values()):
             return None
         try:
-            right = _gradients_of(self._right(env, world), inputs)
+            right = _gradients_of(self._right(env, world), wanted)
         except TORCH_ERRORS as error:
             return f"the right side has no gradient: {error}"
         if right is None:
             return "the right side has no gradient"
-        scale = max(1.0, *(rms(grad[grad.isfinite()]) for grad in left))
-        for grad_left, grad_right in zip(left, right, strict=True):
-            if not bool((grad_left.isfinite() == grad_right.isfinite()).all()):
-                return "a gradient is finite on one side only"
-            finite = grad_left.isfinite()
-            error = rms((grad_left - grad_right)[finite])
-            if error > _CLOSE * scale:
-                return f"gradients are {error:.3g} apart"
-        return None
+        return _gradients_differ(left, right)
+
+    def _differentiable(self, env: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Float inputs, made leaves, that the left side can be differentiated in."""
+        leaves = {
+            name: value.detach().clone().requires_grad_()
+            for name, value in env.items()
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        }
+        world = WideWorld(self.table)
+        try:
+            self._left({**env, **leaves}, world)
+        except Rejected:
+            return {
+                name: leaf for name, leaf in leaves.items() if self._takes(env, name, leaf, world)
+            }
+        return leaves
+
+    def _takes(
+        self, env: Mapping[str, Any], name: str, leaf: torch.Tensor, world: WideWorld
+    ) -> bool:
+        try:
+            self._left({**env, name: leaf}, world)
+        except Rejected:
+            return False
+        return True
+
+
+def put(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`values` in the layout of `tensor`, where that has a place for each element."""
+    if 0 in tensor.stride():
+        return values
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(values)
 
 
 def holds_elementwise(expr: Expr, env: Mapping[str, Any]) -> torch.Tensor:
@@ -253,13 +302,40 @@ def _widen(value: Any) -> Any:
 
 
 def _scale(values: Mapping[str, Any]) -> float:
-    """The size of the inputs, at most 1: a result of exactly 0 may become a rounding error."""
+    """The size of the inputs: a result of exactly 0 may become a rounding error of that size."""
     sizes = [
         rms(value.double()[value.isfinite()])
         for value in values.values()
         if isinstance(value, torch.Tensor) and value.is_floating_point()
     ]
-    return min(1.0, max(sizes, default=1.0))
+    return max(sizes, default=1.0)
+
+
+def _gradients_differ(left: list[torch.Tensor], right: list[torch.Tensor]) -> str | None:
+    scale = max(1.0, *(rms(grad[grad.isfinite()]) for grad in left))
+    for grad_left, grad_right in zip(left, right, strict=True):
+        finite = grad_left.isfinite()
+        if not bool((finite == grad_right.isfinite()).all()):
+            return "a gradient is finite on one side only"
+        error = rms((grad_left - grad_right)[finite])
+        if error > _CLOSE * scale:
+            return f"gradients are {error:.3g} apart"
+    return None
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or bool(value.detach().isfinite().all())
+
+
+def _is_huge(values: Mapping[str, Any]) -> bool:
+    """Whether an input holds numbers whose products overflow."""
+    return any(
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.numel() > 0
+        and float(value.nan_to_num(0, 0, 0).abs().max()) > torch.finfo(value.dtype).max ** 0.6
+        for value in values.values()
+    )
 
 
 def _gradients_of(
@@ -273,6 +349,8 @@ def _gradients_of(
             part = (root * weights).sum()
             total = part if total is None else total + part
     if total is None:
+        return None
+    if not inputs:
         return None
     grads = torch.autograd.grad(total, inputs, allow_unused=True)
     return [

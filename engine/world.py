@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from .ops import Op
+    from .op import Op
 
 
 class EvaluateError(Exception):

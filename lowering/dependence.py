@@ -76,9 +76,7 @@ class Graph:
 
     def reaches_around(self, start: Node, end: Node) -> bool:
         """Whether something must run after `start` and before `end`."""
-        return any(
-            after is not end and (after.below & end.bits) for after in start.succs
-        )
+        return any(after is not end and (after.below & end.bits) for after in start.succs)
 
     def absorb(self, producer: Node, consumer: Node, nest: Nest) -> Node:
         """Put `nest` in place of both nodes, which die."""
@@ -147,9 +145,7 @@ class Graph:
         return order
 
     def _must_follow(self, producer: Node, node: Node) -> bool:
-        return bool(
-            producer.writes & (node.reads | node.writes) or producer.reads & node.writes
-        )
+        return bool(producer.writes & (node.reads | node.writes) or producer.reads & node.writes)
 
     def _enter(self, step: Step, bits: int, first: int, last: int) -> Node:
         node = make_node(self._count, step, bits, first, last)

@@ -25,6 +25,7 @@ from .index import (
     floor_div,
     remainder,
     row_major,
+    unflatten,
 )
 
 # What an unknown size counts as where a number is needed to estimate work.
@@ -108,7 +109,8 @@ def enumerates(parts: Iterable[Index], sizes: tuple[Size, ...]) -> frozenset[Axi
         return frozenset(axis for axis in plain if axis is not None)
     position = flatten(parts, row_major(sizes))
     found = digits(position)
-    if found is None:
+    # A part beyond its own size can still make a sum that looks right.
+    if found is None or unflatten(position, sizes) != parts:
         return None
     axes = [axis for axis, _ in found]
     return frozenset(axes) if points(axes) == product(sizes) else None
@@ -134,9 +136,7 @@ class Inverse:
         return places
 
 
-def invert(
-    written: tuple[Index, ...], shape: tuple[Size, ...], axes: tuple[Axis, ...]
-) -> Inverse:
+def invert(written: tuple[Index, ...], shape: tuple[Size, ...], axes: tuple[Axis, ...]) -> Inverse:
     """The inverse of a logical index that is written (or read) at each point of `axes`.
 
     Axes that cannot be told from the element stand at 0 and the inverse is not whole.

@@ -18,7 +18,7 @@ from torch import fx
 
 from ..engine.dtypes import word_of
 from .loops import SizeValue
-from .values import Computed, Mapped, Stored, rebased, root, shape_of, stride_of, strided
+from .values import Computed, Mapped, Stored, rebased, root, shape_of, size_of, stride_of, strided
 from .work import LoweringError, Work
 
 VALUES = (Stored, Computed, Mapped)
@@ -50,8 +50,9 @@ def extern(work: Work, node: fx.Node) -> Any:
     written = _written(node)
     mutates = tuple(dict.fromkeys(_pin(work, node, arg) for arg in written))
     target, meta = _own_memory(target, node.meta.get("val"))
+    outs: tuple[str | None, ...] = (None,)
     if mutates and isinstance(meta, torch.Tensor) and _returns_written(target):
-        outs, result = (None,), work.env[written[0]]
+        result = work.env[written[0]]
     else:
         outs, result = _results(work, node, meta)
     if mutates:
@@ -144,9 +145,11 @@ def _results(work: Work, node: fx.Node, meta: Any) -> tuple[tuple[str | None, ..
             values.append(_buffer(work, node, item))
         elif item is None or isinstance(item, torch.Tensor):
             values.append(None)
+        elif isinstance(item, int | torch.SymInt):  # sizes, which the graph knows already
+            values.append(size_of(item))
         else:
             raise LoweringError(f"result {place} of {node.name} is a {type(item).__name__}")
-    return tuple(None if v is None else v.buffer.name for v in values), values
+    return tuple(v.buffer.name if isinstance(v, Stored) else None for v in values), values
 
 
 def _used(node: fx.Node) -> set[int] | None:

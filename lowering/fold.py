@@ -71,9 +71,7 @@ def _steady_nodes(gm: fx.GraphModule, frozen: frozenset[str]) -> set[fx.Node]:
     """Nodes whose value is a pure function of frozen placeholders, at least one of them."""
     steady: set[fx.Node] = set()
     for node in gm.graph.nodes:
-        if node.op == "placeholder" and node.name in frozen:
-            steady.add(node)
-        elif (
+        if (node.op == "placeholder" and node.name in frozen) or (
             node.op == "call_function"
             and isinstance(node.target, torch._ops.OpOverload)
             and not node.target._schema.is_mutable

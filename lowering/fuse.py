@@ -110,13 +110,25 @@ class _Fusion:
         return replace(self._program, steps=steps, buffers=self._buffers()), report
 
     def _drain(self) -> None:
+        """Joins pairs by gain. A pair waits at the gain it may hope for, and is judged when its
+        turn comes; if it then turns out to gain less it waits again."""
         while self._heap:
-            *_, producer, consumer = heapq.heappop(self._heap)
+            apart, minus, *_, producer, consumer = heapq.heappop(self._heap)
             self._waiting.discard((producer.key, consumer.key))
-            if producer.alive and consumer.alive:
-                verdict = self._judge.verdict(producer, consumer)
-                if verdict.rule is not None:
-                    self._join(producer, consumer, verdict, verdict.rule)
+            if not (producer.alive and consumer.alive):
+                continue
+            verdict = self._judge.verdict(producer, consumer)
+            if verdict.rule is None:
+                continue
+            if verdict.gain < -minus:
+                self._push(apart, verdict.gain, producer, consumer)
+            else:
+                self._join(producer, consumer, verdict, verdict.rule)
+
+    def _push(self, apart: bool, gain: float, producer: Node, consumer: Node) -> None:
+        place = (producer.last, consumer.last, next(self._turn))
+        heapq.heappush(self._heap, (apart, -gain, *place, producer, consumer))
+        self._waiting.add((producer.key, consumer.key))
 
     def _join(self, producer: Node, consumer: Node, verdict: Verdict, rule: FuseRule) -> None:
         nest = self._facts.joined(producer, consumer)
@@ -145,17 +157,14 @@ class _Fusion:
             self._propose(self._neighbours(node))
 
     def _propose(self, pairs: Iterator[tuple[Node, Node]]) -> None:
+        facts = self._facts
         for producer, consumer in pairs:
             if (producer.key, consumer.key) in self._waiting:
                 continue
-            verdict = self._judge.verdict(producer, consumer)
-            if verdict.rule is not None:
-                facts = self._facts
+            gain = self._judge.hope(producer, consumer)
+            if gain is not None:
                 apart = not (facts.feeds(producer, consumer) or facts.beside(producer, consumer))
-                place = (producer.last, consumer.last, next(self._turn))
-                entry = (apart, -verdict.gain, *place, producer, consumer)
-                heapq.heappush(self._heap, entry)
-                self._waiting.add((producer.key, consumer.key))
+                self._push(apart, gain, producer, consumer)
 
     def _consumers(self, node: Node) -> Iterator[tuple[Node, Node]]:
         found = {r for name in node.stores for r in self._graph.readers.get(name, ())}

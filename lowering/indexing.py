@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from .index import Gathered, Index, Size, as_index, bounds
@@ -20,12 +21,17 @@ from .views import Lower, broadcast_index
 from .work import Declined, Work, number
 
 
-def position(work: Work, index: Scalar, size: Size, *, wraps: bool) -> Index:
+def position(
+    work: Work, index: Scalar, size: Size, *, wraps: bool, trusted: bool = False
+) -> Index:
     """The place in a dim of `size` that an index scalar names. Raises Declined unless it is
-    known to be in range; `wraps` allows negative ones, counted from the end."""
+    known to be in range, or the caller promised (`trusted`); `wraps` allows negative ones,
+    counted from the end."""
     if index.dtype not in INTS:
         raise Declined
     found = interval(index, work.ranges)
+    if found is None and trusted:
+        found = (plain(-size), plain(size - 1))
     if found is None:
         raise Declined
     if not inside(found, size):
@@ -94,6 +100,7 @@ def index(work: Work, node: fx.Node, x: Value, indices: Sequence[Value | None]) 
     if not tensors or any(value.dtype not in ("i64", "i32") for value in tensors):
         raise Declined
     rank = max(len(value.shape) for value in tensors)
+    trusted = node.target is torch.ops.aten._unsafe_index.Tensor
     adjacent = chosen == list(range(chosen[0], chosen[-1] + 1))
     front = chosen[0] if adjacent else 0
 
@@ -107,7 +114,7 @@ def index(work: Work, node: fx.Node, x: Value, indices: Sequence[Value | None]) 
                 place.append(next(rest))
             else:
                 scalar = work.load(value, broadcast_index(block, value.shape))
-                place.append(position(work, scalar, size, wraps=True))
+                place.append(position(work, scalar, size, wraps=True, trusted=trusted))
         return work.load(x, tuple(place))
 
     return work.pointwise(node, node.meta["val"], make)

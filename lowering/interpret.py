@@ -41,14 +41,17 @@ def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
 
 
 def bind_symbols(program: Program, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
-    """The value of every symbol that is an input, or a size of one."""
+    """The value of every symbol that is an input, or a size or stride of one."""
     found: dict[sympy.Symbol, int] = {}
     for name, value in zip(program.inputs, inputs, strict=True):
         if isinstance(name, SizeValue):
             _bind(found, name.value, value)
         elif isinstance(name, str):
             buffer = program.buffers[name]
-            for size, real in zip(buffer.shape, value.shape, strict=True):
+            stride = value.stride() if value.layout is torch.strided else buffer.stride
+            for size, real in zip(
+                (*buffer.shape, *buffer.stride), (*value.shape, *stride), strict=True
+            ):
                 _bind(found, size, real)
     return found
 
@@ -125,7 +128,7 @@ class _Points:
         if value.dtype != target.dtype:
             raise BadProgram(f"{value.dtype} stored into {name} of {target.dtype}")
         within = [part.shape for part in index] + [value.shape]
-        shape = torch.broadcast_shapes(*within) if within else ()
+        shape = torch.broadcast_shapes(*within)  # type: ignore[no-untyped-call]
         if 0 in shape or 0 in self._sizes[: len(self._nest.axes)]:
             return
         if not index:

@@ -52,14 +52,14 @@ COPIES: Mapping[str, Lower] = {
     name: copy for name in ("clone", "cast", "_to_copy", "contiguous", "lift_fresh_copy")
 }
 CLASSES: Mapping[str, Mapping[str, Lower]] = {
-    "pointwise": COPIES,
+    "pointwise": {**COPIES, **ASSEMBLE},
     "view": VIEWS,
     "creation": CREATION,
     "reduction": {**REDUCTIONS, **NORMS},
-    "indexed": {**ASSEMBLE, **INDEXING},
 }
 PYTHON: Mapping[str, Lower] = {
-    name: lower for table in CLASSES.values() for name, lower in table.items()
+    **{name: lower for table in CLASSES.values() for name, lower in table.items()},
+    **INDEXING,
 }
 # Overloads that no entry of rules/ops names, whose arguments a lowering takes as they are.
 OVERLOADS: Mapping[str, str] = {
@@ -83,7 +83,8 @@ def lower(
 
 def lowered_ops(table: OpTable) -> dict[str, str]:
     """Which canonical ops become loop nests or index arithmetic, and as what: "pointwise",
-    "view", "reduction", "creation" or "indexed". The rest are extern calls."""
+    "view", "reduction" or "creation". The rest are extern calls; so are gathers, but for those
+    whose indices are known to be in range."""
     found = {name: kind for kind, ops in CLASSES.items() for name in ops}
     for name in table.names():
         op = table.find(name)
@@ -105,6 +106,7 @@ class Lowering:
         self._inputs: list[str | SizeValue | None] = []
         self._outputs: tuple[View | SizeValue | int | float | bool | None, ...] = ()
         self._mutating = False
+        self._symbols: set[sympy.Symbol] = set()  # whose values the inputs give
 
     def run(self) -> Program:
         for node in self._nodes:
@@ -132,13 +134,16 @@ class Lowering:
                 node.name, word_of(value.dtype), shape_of(value), stride_of(value), "input"
             )
             self._inputs.append(buffer.name)
+            self._symbols |= symbols_in(value)
             return Stored(buffer)
         if isinstance(value, torch.SymInt):
             size = size_of(value)
             self._inputs.append(SizeValue(size))
+            self._symbols |= symbols_in(value)
             return size
         if isinstance(value, torch.SymFloat | torch.SymBool):
             self._inputs.append(SizeValue(value.node.expr))
+            self._symbols |= symbols_in(value)
             return SizeValue(value.node.expr)
         if value is not None and not isinstance(value, int | float | bool):
             raise LoweringError(f"input {node.name} is a {type(value).__name__}")
@@ -159,6 +164,8 @@ class Lowering:
 
     def _call(self, node: fx.Node) -> Any:
         value = node.meta.get("val")
+        if not symbols_in(value) <= self._symbols:
+            raise LoweringError(f"the size of {node.name} depends on data")
         if isinstance(value, torch.SymInt):
             return size_of(value)
         if isinstance(value, torch.SymFloat | torch.SymBool):
@@ -278,9 +285,7 @@ class Lowering:
         return tuple(self._result(item) for item in listed)
 
     def _result(self, item: Any) -> View | SizeValue | int | float | bool | None:
-        if not isinstance(item, fx.Node):
-            return item
-        value = self._work.env[item]
+        value = self._work.env[item] if isinstance(item, fx.Node) else item
         if isinstance(value, VALUES):
             view = self._work.view(item, value, item.meta["val"])
             if self._work.buffers[view.buffer].role == "temp":
@@ -290,7 +295,21 @@ class Lowering:
             return SizeValue(value)
         if value is None or isinstance(value, SizeValue | int | float | bool):
             return value
-        raise LoweringError(f"output {item.name} is a {type(value).__name__}")
+        raise LoweringError(f"the output {item} is a {type(value).__name__}")
+
+
+def symbols_in(value: Any) -> set[sympy.Symbol]:
+    """The size symbols of a tensor, a symbolic number or several of them."""
+    if isinstance(value, torch.Tensor):
+        numbers: list[Any] = [*value.shape]
+        if value.layout is torch.strided:
+            numbers += [*value.stride(), value.storage_offset()]
+        return symbols_in([size for size in numbers if isinstance(size, torch.SymInt)])
+    if isinstance(value, list | tuple):
+        return set().union(*map(symbols_in, value)) if value else set()
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return set(value.node.expr.free_symbols)
+    return set()
 
 
 def _family(op: Op) -> str:

@@ -17,9 +17,9 @@ from .index import Axis, as_index
 from .loops import Scalar, Store
 from .promotion import FLOATS, opmath
 from .reductions import (
+    Row,
     Space,
     count_scalar,
-    fold,
     moments,
     partial,
     reduced,
@@ -125,7 +125,7 @@ def layer_norm(
     weight: Value | None,
     bias: Value | None,
     eps: float,
-) -> list[Value]:
+) -> list[Value | None]:
     rank, tail = len(x.shape), len(sizes(shape))
     space = space_over(x.shape, tuple(range(rank - tail, rank)))
     where = space.whole[rank - tail :]
@@ -176,7 +176,7 @@ def _normalised(
     eps: Any,
     finish: Callable[[Scalar], Scalar],
     place: Indices | None = None,
-) -> list[Value]:
+) -> list[Value | None]:
     """(out, mean, rstd) of a norm over `space`; `place` is where a point of it lies in `out`."""
     metas = node.meta["val"]
     dtype = opmath(x.dtype)
@@ -190,26 +190,18 @@ def _normalised(
     centred = make("sub", (item, average()), dtype)
     value = finish(make("mul", (centred, scale()), dtype))
     out = _last(work, node, metas[0], space, value, place)
-    return [out, *_saved(work, node, space, metas[1:3], (average, scale))]
+    return [out, *_saved(node, metas[1:3], (average, scale))]
 
 
 def _saved(
-    work: Work,
-    node: fx.Node,
-    space: Space,
-    metas: Sequence[torch.Tensor],
-    reads: Sequence[Callable[[], Scalar]],
-) -> list[Value]:
+    node: fx.Node, metas: Sequence[torch.Tensor], rows: Sequence[Row]
+) -> list[Value | None]:
     """Mean and rstd as results, where somebody reads them."""
-    flat = Space(space.axes, (), space.whole, space.kept, space.dims)
     used = {user.args[1] for user in node.users if len(user.args) > 1}
-    saved: list[Value] = []
-    for place, (meta, read) in enumerate(zip(metas, reads, strict=True), start=1):
-        if place in used or any(user.op == "output" for user in node.users):
-            saved.append(fold(work, node, meta, flat, read))
-        else:
-            saved.append(Stored(work.buffer_like(node, meta)))
-    return saved
+    return [
+        row.result(node, meta) if place in used else None
+        for place, (meta, row) in enumerate(zip(metas, rows, strict=True), start=1)
+    ]
 
 
 def group_norm(
@@ -223,7 +215,7 @@ def group_norm(
     inner: Any,
     groups: Any,
     eps: float,
-) -> list[Value]:
+) -> list[Value | None]:
     """Norm over (channels of a group, space): the operand seen as (batch, group, channel of the
     group, space...)."""
     if 0 in x.shape:
@@ -248,7 +240,7 @@ def batch_norm_inference(
     variance: Value,
     _momentum: Any,
     eps: float,
-) -> list[Value]:
+) -> list[Value | None]:
     """(x - mean) * rsqrt(variance + eps) * weight + bias per channel; nothing is saved."""
     metas = node.meta["val"]
     dtype = opmath(x.dtype)

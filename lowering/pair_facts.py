@@ -44,9 +44,7 @@ class PairFacts:
         self._order = order
         self._memo: dict[tuple[Any, ...], Any] = {}
         self._sizes: dict[str, int] = {}
-        self.table: Mapping[str, Callable[..., Any]] = {
-            name: getattr(self, name) for name in FACTS
-        }
+        self.table: Mapping[str, Callable[..., Any]] = {name: getattr(self, name) for name in FACTS}
 
     # One nest
 
@@ -110,9 +108,7 @@ class PairFacts:
 
     def feeds(self, producer: Node, consumer: Node) -> bool:
         """Whether the consumer loads something that the producer stored."""
-        return consumer in producer.succs and not producer.stores.keys().isdisjoint(
-            consumer.loads
-        )
+        return consumer in producer.succs and not producer.stores.keys().isdisjoint(consumer.loads)
 
     def beside(self, producer: Node, consumer: Node) -> bool:
         """Whether both fill regions of one buffer that touch, and do nothing else."""
@@ -155,8 +151,8 @@ class PairFacts:
         store, overwrites."""
         fed = self._fed(producer, consumer)
         if not producer.writes.isdisjoint(consumer.writes):
-            reads = producer.loads.keys() | consumer.loads.keys()
-            return not self.beside(producer, consumer) or not reads.isdisjoint(producer.writes)
+            loaded = producer.loads.keys() | consumer.loads.keys()
+            return not self.beside(producer, consumer) or not loaded.isdisjoint(producer.writes)
         reads = producer.reads | (consumer.reads - fed)
         if reads.isdisjoint(consumer.writes | producer.writes):
             return False
@@ -208,9 +204,7 @@ class PairFacts:
         stores cannot move there; joining then computes its values a second time."""
         if self.kind(producer) != "pointwise" or not self.feeds(producer, consumer):
             return False
-        return bool(self._wanted(producer, consumer)) and not self.relation(
-            producer, consumer
-        ).fits
+        return bool(self._wanted(producer, consumer)) and not self.relation(producer, consumer).fits
 
     # Two nests: work
 
@@ -346,9 +340,7 @@ class PairFacts:
             self._sizes[name] = estimate(product(buffer.shape)) * item
         return self._sizes[name]
 
-    def _once(
-        self, fact: str, nodes: Node | tuple[Node, Node], ask: Callable[[], Value]
-    ) -> Value:
+    def _once(self, fact: str, nodes: Node | tuple[Node, Node], ask: Callable[[], Value]) -> Value:
         key = (fact, nodes.key) if isinstance(nodes, Node) else (fact, nodes[0].key, nodes[1].key)
         if key not in self._memo:
             self._memo[key] = ask()
@@ -359,8 +351,9 @@ class PairFacts:
 # The words that rules may use.
 FACTS = (
     *("kind", "domain", "rows", "columns", "flops", "scalars", "stores", "buffers", "atomics"),
-    *("bytes", "readers", "outside", "feeds", "beside", "independent", "reaches_around", "same_device", "distance"),
-    *("overwritten", "hazard", "read_domain", "invertible", "same_rows"),
+    *("bytes", "readers", "outside", "feeds", "beside", "independent", "reaches_around"),
+    *("same_device", "distance", "overwritten", "hazard", "read_domain", "invertible"),
+    "same_rows",
     *("same_columns", "same_positions", "exact_reads", "stays", "copies", "recompute", "saved"),
     *("common", "shared"),
 )

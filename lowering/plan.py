@@ -163,9 +163,7 @@ def _takeovers(
     return found
 
 
-def _same_element(
-    store: Store, loads: list[Scalar], buffers: Mapping[str, Buffer]
-) -> bool:
+def _same_element(store: Store, loads: list[Scalar], buffers: Mapping[str, Buffer]) -> bool:
     """Whether every load reads exactly the bytes the store writes at the same point."""
     new, old = buffers[store.buffer], buffers[str(loads[0].buffer)]
     if dtype_of(new.dtype).itemsize != dtype_of(old.dtype).itemsize:

@@ -46,12 +46,8 @@ def promoted(operands: Iterable[tuple[str, int] | bool | int | float]) -> str:
         else:
             name, level = number_dtype(operand), 2
         ranks[level] = _join(ranks[level], name)
-    result: str | None = None
-    for name in ranks:
-        if name is not None and (result is None or _category(name) > _category(result)):
-            result = name
-    assert result is not None
-    return result
+    known = [name for name in ranks if name is not None]
+    return max(known, key=_category)  # the first of those of the highest category
 
 
 def number_dtype(value: object) -> str:

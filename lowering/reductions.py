@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from ..engine.dtypes import word_of
 from .index import ZERO, Axis, Size, as_index
 from .loops import Scalar, Store
 from .promotion import FLOATS, opmath
-from .values import Indices, Stored, Value, plain
-from .views import Lower
+from .values import Indices, Stored, Value, plain, shape_of
+from .views import Lower, reshaped
 from .work import Declined, Work, number
 
 
@@ -50,7 +50,8 @@ class Space:
 
 
 def space_over(shape: tuple[Size, ...], dims: tuple[int, ...]) -> Space:
-    axes, raxes = [], []
+    axes: list[Axis] = []
+    raxes: list[Axis] = []
     whole, kept = [], []
     for k, size in enumerate(shape):
         axis = Axis(f"{'r' if k in dims else 'i'}{k}", size)
@@ -98,14 +99,32 @@ def fold(
     return Stored(buffer)
 
 
-def partial(
-    work: Work, node: fx.Node, suffix: str, space: Space, value: Scalar
-) -> Callable[[], Scalar]:
-    """Put one number per outer point into memory; gives how to read it within the space."""
+@dataclass(frozen=True)
+class Row:
+    """One number per outer point of a space, in memory of its own."""
+
+    work: Work
+    space: Space
+    stored: Stored
+
+    def __call__(self) -> Scalar:
+        """The number, read within the space."""
+        return self.work.load(self.stored, self.space.outer)
+
+    def result(self, node: fx.Node, meta: torch.Tensor) -> Value:
+        """The numbers as a result of `node`: this memory where its dtype is the wanted one."""
+        if word_of(meta.dtype) == self.stored.dtype:
+            return reshaped(self.stored, shape_of(meta))
+        flat = replace(self.space, raxes=())
+        return fold(self.work, node, meta, flat, self)
+
+
+def partial(work: Work, node: fx.Node, suffix: str, space: Space, value: Scalar) -> Row:
+    """Put one number per outer point into memory."""
     shape = tuple(axis.size for axis in space.axes)
     buffer = work.buffer(f"{node.name}_{suffix}", value.dtype, shape)
     work.nest(node, space.axes, space.raxes, [Store(buffer.name, space.outer, value)])
-    return lambda: work.load(Stored(buffer), space.outer)
+    return Row(work, space, Stored(buffer))
 
 
 def _simple(kind: str) -> Lower:
@@ -122,6 +141,16 @@ def _simple(kind: str) -> Lower:
         return fold(work, node, meta, space, make)
 
     return lower
+
+
+def count_nonzero(work: Work, node: fx.Node, x: Value, dim: Any = None) -> Value:
+    space = space_over(x.shape, () if dim == [] else dims_of(dim, len(x.shape)))
+
+    def make() -> Scalar:
+        some = work.builder.cast(work.load(x, space.whole), "bool")
+        return reduced(work, "sum", work.builder.cast(some, "i64"), space)
+
+    return fold(work, node, node.meta["val"], space, make)
 
 
 def mean(work: Work, node: fx.Node, x: Value, dim: Any = None, *_: Any) -> Value:
@@ -188,8 +217,8 @@ def _position(kind: str) -> Lower:
 
 def moments(
     work: Work, node: fx.Node, x: Value, space: Space, dtype: str, correction: float
-) -> tuple[Callable[[], Scalar], Scalar]:
-    """Two passes: the mean in memory (how to read it), then the variance within `space`."""
+) -> tuple[Row, Scalar]:
+    """Two passes: the mean in memory, then the variance within `space`."""
     average = partial(work, node, "mean", space, _mean(work, x, space, dtype))
     gap = work.builder.make(
         "sub", (work.builder.cast(work.load(x, space.whole), dtype), average()), dtype
@@ -218,8 +247,7 @@ def _spread(root: bool, with_mean: bool) -> Lower:
         made = fold(work, node, metas[0], space, lambda: value)
         if not with_mean:
             return made
-        flat = Space(space.axes, (), space.whole, space.kept, space.dims)
-        return [made, fold(work, node, metas[1], flat, average)]
+        return [made, average.result(node, metas[1])]
 
     return lower
 
@@ -308,6 +336,7 @@ REDUCTIONS: Mapping[str, Lower] = {
     "amin": _simple("min"),
     "any": _simple("any"),
     "all": _simple("all"),
+    "count_nonzero": count_nonzero,
     "mean": mean,
     "max": _extremum("max"),
     "min": _extremum("min"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .index import Axis, Gathered, Index, as_index, atoms, bounds, substitute
+from .index import Axis, Gathered, Index, as_index, atoms, substitute
 from .loops import Builder, Nest, Scalar, Store, gathered, operands
 
 Replace = Callable[[Scalar], Scalar | None]
@@ -108,9 +108,3 @@ def rewrite_nest(
     writer = Rewriter(builder, places, replace)
     stores = tuple(writer.store(store) for store in nest.stores)
     return Nest(nest.name, axes, raxes, stores, nest.origins, nest.rules)
-
-
-def within(value: Index, size: int) -> bool:
-    """Whether 0 <= value < size is known."""
-    low, high = bounds(value)
-    return isinstance(low, int) and isinstance(high, int) and low >= 0 and high < size

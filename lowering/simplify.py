@@ -100,9 +100,7 @@ def _cut(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
     parts = cut(axes, accesses.all, {axis.name for axis in (*nest.axes, *nest.raxes)})
     if not parts:
         return nest
-    return rewrite_nest(
-        nest, builder, parts, divided(nest.axes, parts), divided(nest.raxes, parts)
-    )
+    return rewrite_nest(nest, builder, parts, divided(nest.axes, parts), divided(nest.raxes, parts))
 
 
 def _worth_cutting(axis: Axis, accesses: Iterable[Index]) -> bool:
@@ -153,9 +151,7 @@ def _place(axis: Axis, order: list[Axis], strides: Mapping[Axis, int]) -> int:
 def _merge(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
     taken = {axis.name for axis in (*nest.axes, *nest.raxes)}
     places: dict[Axis, Index] = {}
-    axes, raxes = (
-        _merged(group, accesses.all, places, taken) for group in (nest.axes, nest.raxes)
-    )
+    axes, raxes = (_merged(group, accesses.all, places, taken) for group in (nest.axes, nest.raxes))
     return rewrite_nest(nest, builder, places, axes, raxes) if places else nest
 
 

@@ -105,29 +105,35 @@ def _scalar(
     nest: Nest, scalar: Scalar, buffers: Mapping[str, Buffer], written: set[str]
 ) -> Iterator[str]:
     where = f"{nest.name}: {scalar.op}"
-    dtypes = [arg.dtype for arg in scalar.args]
     if scalar.op == "load":
         yield from _load(where, scalar, buffers, written)
-    elif scalar.op == "reduce":
-        arg = str(scalar.value).startswith("arg")
-        if scalar.value not in REDUCTIONS or scalar.dtype != ("i64" if arg else dtypes[0]):
-            yield f"{where} {scalar.value} of {dtypes} gives {scalar.dtype}"
-    elif scalar.op == "index":
-        if scalar.dtype != "i64" or len(scalar.index) != 1:
-            yield f"{where} is one i64"
-    elif scalar.op in COMPARISONS or scalar.op in TESTS or scalar.op in LOGIC:
-        if scalar.dtype != "bool" or len(set(dtypes)) > 1:
-            yield f"{where} of {dtypes} gives {scalar.dtype}"
-        if scalar.op in LOGIC and set(dtypes) != {"bool"}:
-            yield f"{where} of {dtypes}"
-    elif scalar.op == "where":
-        if dtypes != ["bool", scalar.dtype, scalar.dtype]:
-            yield f"{where} of {dtypes} gives {scalar.dtype}"
-    elif scalar.op not in ("cast", "const") and set(dtypes) - {scalar.dtype}:
-        yield f"{where} of {dtypes} gives {scalar.dtype}"
+    elif not _well_typed(scalar):
+        yield f"{where} of {[arg.dtype for arg in scalar.args]} gives {scalar.dtype}"
     for part in gathered(scalar.index):
         if part.dtype not in INTS:
             yield f"{where} is indexed by {part.dtype}"
+
+
+def _well_typed(scalar: Scalar) -> bool:
+    """Whether the dtypes of operands and result go together."""
+    dtypes = [arg.dtype for arg in scalar.args]
+    match scalar.op:
+        case "const":
+            return not dtypes
+        case "cast":
+            return len(dtypes) == 1
+        case "index":
+            return scalar.dtype == "i64" and len(scalar.index) == 1
+        case "where":
+            return dtypes == ["bool", scalar.dtype, scalar.dtype]
+        case "reduce":
+            wanted = "i64" if str(scalar.value).startswith("arg") else dtypes[0]
+            return scalar.value in REDUCTIONS and scalar.dtype == wanted
+    if scalar.op in LOGIC:
+        return scalar.dtype == "bool" and set(dtypes) == {"bool"}
+    if scalar.op in COMPARISONS or scalar.op in TESTS:
+        return scalar.dtype == "bool" and len(set(dtypes)) == 1
+    return set(dtypes) == {scalar.dtype}
 
 
 def _load(

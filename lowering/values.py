@@ -113,7 +113,7 @@ def strided(value: Value, like: tuple[Size, ...] | None = None) -> View | None:
         return None
     buffer = base.buffer
     like = like or row_major(value.shape)
-    if isinstance(value, Stored):
+    if not isinstance(value, Mapped):
         return View(buffer.name, buffer.shape, buffer.stride)
     if 0 in value.shape:
         return View(buffer.name, value.shape, like)

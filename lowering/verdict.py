@@ -90,6 +90,20 @@ class Judge:
             return Verdict(None, total, Refusal(best[1], "gain > 0", told))
         return Verdict(best[1], total)
 
+    def hope(self, producer: Node, consumer: Node) -> float | None:
+        """The largest gain of the rules whose first condition holds, before all else is
+        looked at; None where there is no such rule."""
+        fuse, _, prefer = self._of_kinds(producer, consumer)
+        gains = [
+            _worth(rule, producer, consumer)
+            for rule in fuse
+            if not rule.when or rule.when[0](producer, consumer)
+        ]
+        if not gains:
+            return None
+        liked = [_worth(rule, producer, consumer) for rule in prefer]
+        return max(gains) + sum(gain for gain in liked if gain > 0)
+
     def values(self, refusal: Refusal, producer: Node, consumer: Node) -> dict[str, Any]:
         """The facts that the refusing conditions asked for."""
         found = {

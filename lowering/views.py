@@ -21,6 +21,7 @@ from .index import (
     as_index,
     bounds,
     flatten,
+    floor_div,
     remainder,
     row_major,
     unflatten,
@@ -52,6 +53,8 @@ def view(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
 
 
 def reshaped(x: Value, shape: tuple[Size, ...]) -> Value:
+    if 0 in shape:  # nothing is ever read
+        return mapped(x, shape, lambda index: tuple(ZERO for _ in x.shape))
     groups = _groups(x.shape, shape)
 
     def place(index: Indices) -> Indices:
@@ -68,8 +71,6 @@ def reshaped(x: Value, shape: tuple[Size, ...]) -> Value:
 
 def _groups(old: tuple[Size, ...], new: tuple[Size, ...]) -> list[tuple[slice, slice]]:
     """The shortest stretches of dims with equal products, so that formulas stay small."""
-    if 0 in old or 0 in new:
-        return [(slice(0, len(old)), slice(0, len(new)))]
     groups = []
     i = j = 0
     while i < len(old) and j < len(new):
@@ -90,7 +91,7 @@ def _groups(old: tuple[Size, ...], new: tuple[Size, ...]) -> list[tuple[slice, s
 
 
 def _equal(a: Size, b: Size) -> bool:
-    return plain(a) == plain(b)
+    return bool(plain(a) == plain(b))
 
 
 def permute(work: Work, node: fx.Node, x: Value, dims: Sequence[int]) -> Value:
@@ -153,6 +154,33 @@ def select(work: Work, node: fx.Node, x: Value, dim: int, at: Any) -> Value:
         x.shape[:dim] + x.shape[dim + 1 :],
         lambda index: (*index[:dim], place, *index[dim:]),
     )
+
+
+def copying(lower: Lower) -> Lower:
+    """An op that copies in eager: its result is memory where the graph returns views of it, as
+    their strides are those of the copy."""
+
+    def lower_copy(work: Work, node: fx.Node, *args: Any) -> Value:
+        value: Value = lower(work, node, *args)
+        if not _escapes(node):
+            return value
+        return work.pointwise(node, node.meta["val"], lambda index: work.load(value, index))
+
+    return lower_copy
+
+
+def _escapes(node: fx.Node) -> bool:
+    """Whether the graph returns this node, or views of it."""
+    return any(
+        user.op == "output" or (_is_view(user.target) and _escapes(user)) for user in node.users
+    )
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.returns:
+        return False
+    alias = target._schema.returns[0].alias_info
+    return alias is not None and not alias.is_write
 
 
 def flip(work: Work, node: fx.Node, x: Value, dims: Sequence[int]) -> Value:
@@ -238,6 +266,19 @@ def unfold(work: Work, node: fx.Node, x: Value, dim: int, size: Any, step: Any) 
     )
 
 
+def pixel_shuffle(work: Work, node: fx.Node, x: Value, factor: Any) -> Value:
+    """Channel (c, i, j) of pixel (h, w) goes to pixel (h * factor + i, w * factor + j) of c."""
+    step, shape = number(factor), shape_of(node.meta["val"])
+
+    def place(index: Indices) -> Indices:
+        channel, high, wide = index[-3:]
+        inner = remainder(high, step) * step + remainder(wide, step)
+        spot = (floor_div(high, step), floor_div(wide, step))
+        return (*index[:-3], channel * (step * step) + inner, *spot)
+
+    return mapped(x, shape, place)
+
+
 def as_strided(
     work: Work, node: fx.Node, x: Value, size: Any, stride: Any, offset: Any = None
 ) -> Value:
@@ -309,11 +350,12 @@ VIEWS: Mapping[str, Lower] = {
     "broadcast_to": expand,
     "slice": slice_,
     "select": select,
-    "flip": flip,
-    "roll": roll,
-    "repeat": repeat,
+    "flip": copying(flip),
+    "roll": copying(roll),
+    "repeat": copying(repeat),
     "diagonal": diagonal,
     "unfold": unfold,
+    "pixel_shuffle": copying(pixel_shuffle),
     "as_strided": as_strided,
     "alias": same,
     "detach": same,

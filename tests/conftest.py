@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
+
 from eqsat.tests.golden import Golden
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
 from eqsat.engine.load import builtin_folder, load_book
 from eqsat.engine.rule import ScalarEntry
 from eqsat.lowering.index import Axis, Size, as_index, row_major

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+
 from eqsat.codegen import build as building
 from eqsat.codegen import cache as caching
 from eqsat.codegen.build import BuildError, CompilerMissing, Unit, build_library, find_compiler

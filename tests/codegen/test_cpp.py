@@ -2,95 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import sympy
 import torch
-from eqsat.codegen.build import Unit, build_library
+
 from eqsat.codegen.cpp import KernelText, emit_nest
-from eqsat.codegen.flags import compile_flags
-from eqsat.engine.load import load_book
 from eqsat.engine.rule import ScalarEntry
 from eqsat.lowering.index import ZERO, Axis, Gathered, Index, as_index, floor_div, remainder
-from eqsat.lowering.interpret import interpret
-from eqsat.lowering.loops import Buffer, Builder, Nest, Program, Scalar, Store
-
-RULES = Path(__file__).parents[2] / "rules" / "scalar"
-WORDS = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-}
-INF = float("inf")
-NAN = float("nan")
-
-
-@dataclass
-class Draft:
-    """A nest under construction, with the tensors it runs on."""
-
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    buffers: dict[str, Buffer] = field(default_factory=dict)
-    stores: list[Store] = field(default_factory=list)
-    builder: Builder = field(default_factory=Builder)
-    axes: tuple[Axis, ...] = ()
-    raxes: tuple[Axis, ...] = ()
-    symbols: dict[str, int] = field(default_factory=dict)
-    tolerance: float = 0.0
-
-    def tensor(self, name: str, tensor: torch.Tensor, shape: Any = None, stride: Any = None) -> str:
-        self.tensors[name] = tensor
-        word = WORDS[tensor.dtype]
-        shape = tuple(tensor.shape) if shape is None else shape
-        stride = tuple(tensor.stride()) if stride is None else stride
-        self.buffers[name] = Buffer(name, word, shape, stride, "input")
-        return name
-
-    def over(self, *sizes: Any, reduce: int = 0) -> list[Axis]:
-        """Axes of these sizes; the last `reduce` of them are reduced."""
-        count = len(sizes) - reduce
-        axes = [Axis(f"{'p' if i < count else 'r'}{i}", size) for i, size in enumerate(sizes)]
-        self.axes, self.raxes = tuple(axes[:count]), tuple(axes[count:])
-        return axes
-
-    def load(self, name: str, *index: Any) -> Scalar:
-        return self.builder.load(self.buffers[name], tuple(map(as_index, index)))
-
-    def make(self, op: str, *args: Scalar, dtype: str = "f32", value: Any = None) -> Scalar:
-        return self.builder.make(op, args, dtype, value=value)
-
-    def reduce(self, kind: str, x: Scalar, dtype: str | None = None) -> Scalar:
-        return self.make("reduce", x, dtype=dtype or x.dtype, value=kind)
-
-    def const(self, value: Any, dtype: str = "f32") -> Scalar:
-        return self.builder.const(value, dtype)
-
-    def position(self, index: Any) -> Scalar:
-        return self.builder.make("index", (), "i64", index=(as_index(index),))
-
-    def masked(self, name: str, mask: Scalar, other: Scalar, *index: Any) -> Scalar:
-        dtype = self.buffers[name].dtype
-        places = tuple(map(as_index, index))
-        return self.builder.make("load", (mask, other), dtype, buffer=name, index=places)
-
-    def store(self, name: str, *index: Any, value: Scalar, mode: str = "set") -> None:
-        self.stores.append(Store(name, tuple(map(as_index, index)), value, mode))
-
-    @property
-    def nest(self) -> Nest:
-        return Nest("nest", self.axes, self.raxes, tuple(self.stores))
-
+from eqsat.lowering.loops import Builder, Nest, Scalar, Store
+from eqsat.tests.codegen.drafts import (
+    INF,
+    NAN,
+    WORDS,
+    Draft,
+    call,
+    check,
+    compile_texts,
+    random,
+    scalar_table,
+)
 
 CASES: dict[str, Callable[[], Draft]] = {}
 
@@ -98,17 +32,6 @@ CASES: dict[str, Callable[[], Draft]] = {}
 def case(make: Callable[[], Draft]) -> Callable[[], Draft]:
     CASES[make.__name__] = make
     return make
-
-
-def random(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if dtype == torch.bool:
-        return torch.rand(shape, generator=generator) > 0.5
-    if not dtype.is_floating_point:
-        return torch.randint(-9 if dtype != torch.uint8 else 0, 9, shape, generator=generator).to(
-            dtype
-        )
-    return torch.randn(shape, generator=generator).to(dtype)
 
 
 def gelu(d: Draft, x: Scalar) -> Scalar:
@@ -438,48 +361,29 @@ def reads_what_it_overwrites() -> Draft:
     return d
 
 
+@pytest.fixture(scope="module")
+def table() -> Mapping[str, ScalarEntry]:
+    return scalar_table()
+
+
 @dataclass(frozen=True)
 class Built:
     draft: Draft
     text: KernelText
-    call: Any
-
-
-@pytest.fixture(scope="module")
-def table() -> Mapping[str, ScalarEntry]:
-    return {entry.name: entry for entry in load_book([RULES]).scalars}
+    kernel: Any
 
 
 @pytest.fixture(scope="module")
 def built(table: Mapping[str, ScalarEntry]) -> dict[str, Built]:
     drafts = {name: make() for name, make in CASES.items()}
     texts = {name: emit_nest(d.nest, d.buffers, table) for name, d in drafts.items()}
-    body = "".join(text.text.replace("@NAME@", f"k_{name}") for name, text in texts.items())
-    source = f'#include "eqsat_math.h"\nextern "C" {{\n{body}}}\n'
-    library = ctypes.CDLL(str(build_library([Unit(source, source)], compile_flags())))
-    return {
-        name: Built(draft, texts[name], getattr(library, f"k_{name}"))
-        for name, draft in drafts.items()
-    }
+    kernels = compile_texts(texts)
+    return {name: Built(drafts[name], texts[name], kernels[name]) for name in CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernel_agrees_with_the_interpreter(name: str, built: dict[str, Built]) -> None:
-    one = built[name]
-    draft = one.draft
-    expected = {key: value.clone() for key, value in draft.tensors.items()}
-    actual = {key: value.clone() for key, value in draft.tensors.items()}
-    names = tuple(expected)
-    program = Program(names, draft.buffers, (draft.nest,), ())
-    interpret(program, list(expected.values()))
-    one.call(
-        *(ctypes.c_void_p(actual[buffer].data_ptr()) for buffer in one.text.args),
-        *(ctypes.c_int64(draft.symbols[symbol]) for symbol in one.text.symbols),
-    )
-    for key in names:
-        torch.testing.assert_close(
-            actual[key], expected[key], rtol=draft.tolerance, atol=draft.tolerance, equal_nan=True
-        )
+    check(built[name].draft, built[name].text, built[name].kernel)
 
 
 def test_equal_nests_give_equal_text(table: Mapping[str, ScalarEntry]) -> None:
@@ -521,13 +425,11 @@ def _renamed(nest: Nest, names: dict[str, str], axes: dict[Axis, Axis]) -> Nest:
     return Nest("n", tuple(map(axis, nest.axes)), tuple(map(axis, nest.raxes)), tuple(stores))
 
 
-def test_a_long_sum_keeps_its_digits(built: dict[str, Built], table: Any) -> None:
+def test_a_long_sum_keeps_its_digits(table: Mapping[str, ScalarEntry]) -> None:
     x = torch.rand(300_000, generator=torch.Generator().manual_seed(4))
     draft = reduction("sum", x, "k")
     text = emit_nest(draft.nest, draft.buffers, table)
-    source = f'#include "eqsat_math.h"\nextern "C" {{\n{text.text.replace("@NAME@", "k")}}}\n'
-    kernel = ctypes.CDLL(str(build_library([Unit(source, source)], compile_flags()))).k
-    kernel(*(ctypes.c_void_p(draft.tensors[name].data_ptr()) for name in text.args))
+    call(compile_texts({"sum": text})["sum"], text, draft.tensors)
     exact = x.double().sum().item()
     assert abs(draft.tensors["o"].item() - exact) < 1e-6 * exact
 

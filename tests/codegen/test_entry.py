@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import sympy
+
+from eqsat.codegen import kernels
 from eqsat.codegen.compile import compile_program
+from eqsat.codegen.cpp import emit_nest
 from eqsat.codegen.kernels import KERNELS_PER_UNIT, Kernel, emit_kernels, make_units
 from eqsat.codegen.numbers import Numbers
+from eqsat.codegen.structure import structure
 
 
 def layers(make: Any, count: int) -> Any:
@@ -67,3 +71,32 @@ def test_numbers_share_runs_and_stay_exact() -> None:
     table = evaluate(large, 3)
     expected = [large * 3, large + 6, large * 3 // 2, large, large**2, large // 3, -large]
     assert [table[place] for place in places] == expected
+
+
+def test_alike_nests_are_emitted_once(make: Any, table: Any, monkeypatch: Any) -> None:
+    program = layers(make, 12)
+    whole, uses = emit_kernels(program.steps, program.buffers, table)
+    emitted: list[str] = []
+
+    def counting(nest: Any, *rest: Any) -> Any:
+        emitted.append(nest.name)
+        return emit_nest(nest, *rest)
+
+    monkeypatch.setattr(kernels, "emit_nest", counting)
+    again, same = emit_kernels(program.steps, program.buffers, table)
+    assert again == whole and same == uses and emitted == ["add_t1"]
+    assert [set(use.buffers) for use in uses[:2]] == [{"x", "t1"}, {"t1", "t2"}]
+
+
+def test_structure_tells_layouts_and_constants_apart(make: Any) -> None:
+    def key(constant: float, **layout: Any) -> Any:
+        x, y = make.buffer("x", 4, 4, **layout), make.buffer("y", 4, 4)
+        return structure(make.nest("add", y, x, constant), {"x": x, "y": y})[0]
+
+    assert key(0.0) == key(0.0)
+    assert len({key(0.0), key(-0.0), key(1.0), key(0.0, dtype="f64")}) == 4
+    assert key(0.0) != key(0.0, stride=(1, 4))
+    x = make.buffer("x", 4, 4)
+    y = make.buffer("y", 4, 4)
+    in_place = structure(make.nest("add", x, x, y), {"x": x, "y": y})[0]
+    assert in_place != structure(make.nest("add", y, x, y), {"x": x, "y": y})[0]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from eqsat.codegen import shims
 from eqsat.codegen.compile import compile_program
 from eqsat.codegen.externs import c_double, find_route
@@ -79,6 +80,7 @@ CASES = [
     (aten.matmul.default, (t(2, 3, 4), t(4, 5)), {}),
     (aten.matmul.default, (t(2, 3, 4, 5), t(2, 3, 5, 6)), {}),
 ]
+
 
 def as_program(make: Any, target: Any, args: Any, kwargs: Any, results: Any) -> Any:
     """The program that makes this one call, and the tensors to call it with."""

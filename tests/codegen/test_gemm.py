@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from eqsat.codegen import gemm, shims
 from eqsat.codegen.compile import CompileOptions, compile_program
 from eqsat.lowering.loops import Extern, View

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 import sympy
 import torch
+
 from eqsat.codegen import compile as compiling
+from eqsat.codegen import launch as launching
+from eqsat.codegen import shims
 from eqsat.codegen.compile import CompileOptions, compile_program
 from eqsat.codegen.launch import CtypesRunner, NativeRunner, find_runner
 from eqsat.codegen.symbols import UnboundSymbol
@@ -45,11 +49,11 @@ def chain(make: Any) -> Any:
     return make.program(["x", "w"], [x, w, t, u, v], steps, outputs)
 
 
-@pytest.mark.parametrize("shims", [True, False])
-def test_kernels_externs_and_aliases(build: Any, make: Any, shims: bool) -> None:
-    graph = build(chain(make), shims=shims)
+@pytest.mark.parametrize("direct", [True, False])
+def test_kernels_externs_and_aliases(build: Any, make: Any, direct: bool) -> None:
+    graph = build(chain(make), shims=direct)
     assert vars(graph)["_boxed_call"]
-    assert graph.externs[0].path == ("aoti_torch_cpu_mm_out" if shims else "python")
+    assert graph.externs[0].path == ("aoti_torch_cpu_mm_out" if direct else "python")
     for _ in range(3):
         x, w = torch.randn(6, 6), torch.randn(6, 6)
         inputs = [x, w]
@@ -262,3 +266,93 @@ def test_results_of_shims_are_freed_and_shared(build: Any, make: Any) -> None:
         torch.testing.assert_close(double, expected * 2)
         torch.testing.assert_close(corner, expected[0, :, 0, 0])
         torch.testing.assert_close(negative, -expected)
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_nothing_outlives_a_call(make: Any, table: Any, monkeypatch: Any, wrap: bool) -> None:
+    x, y = make.buffer("x", 1, 8, 8, role="input"), make.buffer("y", 1, 4, 4, role="extern")
+    n, z = make.buffer("n", 1, 4, 4, role="extern"), make.buffer("z", 1, 8, 8)
+    steps = [
+        Extern("pool", aten._adaptive_avg_pool2d.default, (make.view(x), [4, 4]), {}, ("y",)),
+        Extern("neg", torch.neg, (make.view(y),), {}, ("n",)),
+        make.nest("add", z, x, 1.0),
+    ]
+    outputs = [make.view(n), View("y", (16,), (1,)), make.view(z), View("z", (64,), (1,))]
+    launching.find_runner.cache_clear()
+    if not wrap:
+        monkeypatch.setattr(launching, "_wrap_address", lambda: 0)
+    graph = compile_program(make.program(["x"], [x, y, n, z], steps, outputs), table)
+    launching.find_runner.cache_clear()
+    results = graph([torch.randn(1, 8, 8)])
+    for result in results:
+        # The tensor is known to `results`, `result` and the argument of getrefcount only.
+        assert sys.getrefcount(result) == 3
+    known = [weakref.ref(result) for result in results]
+    del result, results
+    assert [ref() for ref in known] == [None] * 4
+
+
+def test_effect_tokens_are_none(build: Any, make: Any) -> None:
+    token, x = make.buffer("token", 0, role="input"), make.buffer("x", 3, role="input")
+    after, y = make.buffer("after", 0, role="extern"), make.buffer("y", 3, role="extern")
+
+    def effect(before: Any, value: torch.Tensor) -> Any:
+        return before, value + 1
+
+    args = (make.view(token), make.view(x))
+    step = Extern("effect", effect, args, {}, ("after", "y"), single=False, ordered=True)
+    outputs = [make.view(after), make.view(y)]
+    graph = build(make.program(["token", "x"], [token, x, after, y], [step], outputs))
+    result = graph([None, torch.zeros(3)])
+    assert result[0] is None and torch.equal(result[1], torch.ones(3))
+
+
+@pytest.mark.parametrize("order", [(True, False, True), (False, True, False)])
+def test_inference_mode_comes_and_goes(build: Any, make: Any, order: tuple[bool, ...]) -> None:
+    x, w = make.buffer("x", 1, 2, 5, 5, role="input"), make.buffer("w", 3, 2, 3, 3, role="input")
+    t = make.buffer("t", 1, 2, 5, 5)
+    y, z = make.buffer("y", 1, 3, 3, 3, role="extern"), make.buffer("z", 1, 3, 3, 3, role="extern")
+    conv = (make.view(t), make.view(w), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    steps = [
+        make.nest("add", t, x, 1.0),
+        Extern("double", torch.Tensor.mul_, (make.view(t), 2), {}, (None,), mutates=("t",)),
+        Extern("conv", aten.convolution.default, conv, {}, ("y",)),
+        Extern("relu", aten.relu.default, (make.view(y),), {}, ("z",)),
+    ]
+    graph = build(make.program(["x", "w"], [x, w, t, y, z], steps, [make.view(z)]))
+    data, weight = torch.randn(1, 2, 5, 5), torch.nn.Parameter(torch.randn(3, 2, 3, 3))
+    for inference in order:
+        with torch.inference_mode(inference):
+            result = graph([data, weight])[0]
+            expected = torch.conv2d((data + 1) * 2, weight).relu()
+            assert torch.equal(result, expected) and result.is_inference() == inference
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_large_inputs_are_let_go_after_their_last_use(build: Any, make: Any, lasting: bool) -> None:
+    x, y = make.buffer("x", 1 << 18, role="input"), make.buffer("y", 1 << 18)
+    z = make.buffer("z", 1 << 18)
+    seen: list[bool] = []
+    steps = [
+        make.nest("add", y, x, 1.0),
+        Extern("look", lambda: seen.append(gone() is None), (), {}, (None,), ordered=True),
+        make.nest("add", z, y, 1.0),
+    ]
+    program = make.program(["x"], [x, y, z], steps, [make.view(z)])
+    graph = build(program, lasting=frozenset({"x"} if lasting else ()))
+    data = torch.zeros(1 << 18)
+    gone = weakref.ref(data)
+    inputs = [data]
+    del data
+    assert graph(inputs)[0].sum() == 2 << 18
+    assert seen == [not lasting]
+
+
+def test_without_any_shim(make: Any, table: Any, monkeypatch: Any) -> None:
+    for module in (compiling, launching, shims):
+        monkeypatch.setattr(module, "ready", lambda: False)
+    monkeypatch.setattr(compiling, "find_runner", CtypesRunner)
+    graph = compile_program(chain(make), table)
+    x, w = torch.randn(6, 6), torch.randn(6, 6)
+    for _ in range(2):
+        torch.testing.assert_close(graph([x, w])[0], (x + w) @ w.T - x, rtol=0, atol=1e-5)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from eqsat.codegen.build import Unit, build_library
+
 from eqsat.codegen.cpp import KernelText, emit_nest
-from eqsat.codegen.flags import compile_flags
 from eqsat.codegen.scalars import MissingScalar, find, pick
-from eqsat.engine.load import load_book
 from eqsat.engine.rule import ScalarEntry
 from eqsat.lowering.index import Axis, as_index
 from eqsat.lowering.loops import Buffer, Builder, Nest, Scalar, Store
+from eqsat.tests.codegen.drafts import call, compile_texts, scalar_table
 
-RULES = Path(__file__).parents[2] / "rules" / "scalar"
 TYPES = {
     "f32": torch.float32,
     "f64": torch.float64,
@@ -162,16 +158,14 @@ def _nest(entry: ScalarEntry, dtype: str) -> tuple[Nest, dict[str, Buffer]]:
 
 @pytest.fixture(scope="module")
 def table() -> Mapping[str, ScalarEntry]:
-    return {entry.name: entry for entry in load_book([RULES]).scalars}
+    return scalar_table()
 
 
 @pytest.fixture(scope="module")
 def kernels(table: Mapping[str, ScalarEntry]) -> dict[tuple[str, str], tuple[KernelText, Any]]:
     texts = {(name, dtype): emit_nest(*_nest(table[name], dtype), table) for name, dtype in CASES}
-    body = "".join(t.text.replace("@NAME@", f"k_{n}_{d}") for (n, d), t in texts.items())
-    source = f'#include "eqsat_math.h"\nextern "C" {{\n{body}}}\n'
-    library = ctypes.CDLL(str(build_library([Unit(source, source)], compile_flags())))
-    return {key: (text, getattr(library, f"k_{key[0]}_{key[1]}")) for key, text in texts.items()}
+    built = compile_texts({f"{n}_{d}": text for (n, d), text in texts.items()})
+    return {(n, d): (text, built[f"{n}_{d}"]) for (n, d), text in texts.items()}
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
@@ -189,7 +183,7 @@ def test_scalar_agrees_with_eager(
     actual = torch.empty(COUNT, dtype=expected.dtype)
     text, kernel = kernels[name, dtype]
     tensors = {f"x{place}": operand for place, operand in enumerate(operands)} | {"o": actual}
-    kernel(*(ctypes.c_void_p(tensors[buffer].data_ptr()) for buffer in text.args))
+    call(kernel, text, tensors)
     tolerance = 0.0
     if table[name].ulp and dtype in RELATIVE:
         tolerance = max(RELATIVE[dtype], LOOSE.get(name, 0.0) if dtype == "f32" else 0.0)
@@ -230,7 +224,7 @@ def test_casts_agree_with_eager(source: str, target: str, casts: Any) -> None:
     actual = torch.empty_like(expected)
     text, kernel = casts[source, target]
     tensors = {"x": values, "o": actual}
-    kernel(*(ctypes.c_void_p(tensors[name].data_ptr()) for name in text.args))
+    call(kernel, text, tensors)
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -255,11 +249,8 @@ def casts(table: Mapping[str, ScalarEntry]) -> dict[tuple[str, str], tuple[Kerne
             value = builder.cast(builder.load(buffers["x"], (as_index(axis),)), target)
             nest = Nest("n", (axis,), (), (Store("o", (as_index(axis),), value),))
             texts[source, target] = emit_nest(nest, buffers, table)
-    body = "".join(t.text.replace("@NAME@", f"c_{s}_{d}") for (s, d), t in texts.items())
-    source_text = f'#include "eqsat_math.h"\nextern "C" {{\n{body}}}\n'
-    unit = Unit(source_text, source_text)
-    library = ctypes.CDLL(str(build_library([unit], compile_flags())))
-    return {key: (text, getattr(library, f"c_{key[0]}_{key[1]}")) for key, text in texts.items()}
+    built = compile_texts({f"{s}_{d}": text for (s, d), text in texts.items()})
+    return {(s, d): (text, built[f"{s}_{d}"]) for (s, d), text in texts.items()}
 
 
 @pytest.mark.parametrize("power", [0.5, 2.0, 3.0, -0.5, -1.0, -2.0])
@@ -270,12 +261,11 @@ def test_constant_powers_are_those_of_eager(power: float, table: Mapping[str, Sc
     value = builder.make("pow", (x, builder.const(power, "f32")), "f32")
     nest = Nest("n", (axis,), (), (Store("o", (as_index(axis),), value),))
     text = emit_nest(nest, buffers, table)
-    source = f'#include "eqsat_math.h"\nextern "C" {{\n{text.text.replace("@NAME@", "k")}}}\n'
-    kernel = ctypes.CDLL(str(build_library([Unit(source, source)], compile_flags()))).k
+    kernel = compile_texts({"power": text})["power"]
     values = _values("f32", 0, "pow")
     actual = torch.empty(COUNT)
     tensors = {"x": values, "o": actual}
-    kernel(*(ctypes.c_void_p(tensors[name].data_ptr()) for name in text.args))
+    call(kernel, text, tensors)
     # Some builds of torch take square roots from a library that does not round them correctly.
     tolerance = 2e-7 if power == 0.5 else 0.0
     torch.testing.assert_close(actual, values**power, rtol=tolerance, atol=0, equal_nan=True)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
 from eqsat.engine.binding import Failure, bind_vars
 from eqsat.engine.evaluate import DEVICE, TensorWorld
 from eqsat.engine.load import RULES, load_book
 from eqsat.engine.ops import OpTable
 from eqsat.engine.rule import Rule
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 TABLE = OpTable(load_book([RULES / "ops"]).ops)
 WORLD = TensorWorld(TABLE)

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
 import pytest
+
 from eqsat.engine.load import load_book
 from eqsat.engine.source import RuleErrors
 from eqsat.tests.golden import Golden
@@ -33,6 +35,26 @@ def test_message(path: Path, golden: Golden) -> None:
     text = messages(path)
     assert text, "the loader accepts this file without a word"
     golden.check(path.with_suffix(".txt"), text)
+
+
+def test_a_damaged_file_never_gives_a_traceback(tmp_path: Path) -> None:
+    """Whatever is lost, doubled or put in: rules, or errors at places inside the file."""
+    path = tmp_path / "damaged.yaml"
+    chance = random.Random(0)
+    whole = sorted((FOLDER.parent.parent / "rules").rglob("*.yaml"))
+    for _ in range(150):
+        text = chance.choice(whole).read_text()[:1500]
+        for _ in range(chance.randint(1, 4)):
+            place = chance.randrange(len(text) + 1)
+            put = chance.choice([*"()[]{}:,.*&!|>'\"#%@-=?\t\n ", "...", "**how", "- ", "x: "])
+            text = text[:place] + put + text[place + chance.randint(0, 5) :]
+        path.write_text(text)
+        try:
+            load_book([path])
+        except RuleErrors as errors:
+            lines = text.count("\n") + 1
+            assert all(1 <= found.span.line <= lines for found in errors.diagnostics)
+            assert str(errors)
 
 
 def test_every_file_has_its_text() -> None:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
 from eqsat.engine.evaluate import DEVICE, TensorWorld, evaluate, holds
 from eqsat.engine.expr import NOWHERE
 from eqsat.engine.facts import PREDICATES
@@ -14,8 +17,6 @@ from eqsat.engine.ops import OpTable
 from eqsat.engine.symbolic import same_constant
 from eqsat.engine.syntax import parse
 from eqsat.engine.world import EvaluateError, Truth
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 TABLE = OpTable(load_book([RULES / "ops"]).ops)
 WORLD = TensorWorld(TABLE)

@@ -4,6 +4,7 @@ import itertools
 import random
 
 import pytest
+
 from eqsat.engine.extract import Problem, dag_cost, extract, topological
 
 

@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+
 from eqsat.engine.expr import Call, Compare, Name
 from eqsat.engine.load import RULES, builtin_book, load_book, merge_books, select
 from eqsat.engine.rule import Rule, RuleBook, TensorType
 from eqsat.engine.schema import schema_texts
-from eqsat.engine.shelf import cache_dir
+from eqsat.engine.shelf import BOOKS, cache_dir
 from eqsat.engine.source import RuleErrors
 
 SILU = """
@@ -322,6 +323,15 @@ def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_book([tmp_path / "mine.yaml"]) == first
     edited = book(tmp_path, SILU.replace("x * sigmoid(x)", "sigmoid(x) * x"))
     assert edited != first
+
+
+def test_the_cache_keeps_only_the_latest_books(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path / "cache"))
+    for number in range(BOOKS + 3):
+        book(tmp_path, SILU.replace("x * sigmoid(x)", f"x * sigmoid(x) * {number}"))
+    assert len(list((cache_dir() / "rules").iterdir())) == BOOKS
 
 
 def test_cache_folder_that_cannot_be_written(

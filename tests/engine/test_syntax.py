@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from eqsat.engine.document import Scalar, read_entries
 from eqsat.engine.expr import (
     Binary,
@@ -24,8 +27,6 @@ from eqsat.engine.expr import (
 from eqsat.engine.rule import ConstType, TensorType
 from eqsat.engine.source import Problems, RuleErrors, did_you_mean
 from eqsat.engine.syntax import parse, parse_signature, parse_type
-from hypothesis import given
-from hypothesis import strategies as st
 
 AT = Span("rules/x.yaml", 7, 12)
 X, Y = Name("x"), Name("y")

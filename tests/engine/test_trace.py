@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from eqsat.engine.load import RULES, builtin_book, load_book
 from eqsat.engine.ops import OpTable
 from eqsat.engine.source import RuleErrors
 from eqsat.engine.trace import decomposition_table
-from torch.fx.experimental.proxy_tensor import make_fx
 
 TABLE = OpTable(load_book([RULES / "ops"]).ops)
 aten = torch.ops.aten

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+
 from eqsat.engine.load import RULES, load_book
 from eqsat.engine.rule import FuseRule
 from eqsat.lowering.index import Axis, Index, as_index, row_major
@@ -49,7 +50,9 @@ class Maker:
     def op(self, name: str, *args: Scalar, dtype: str | None = None) -> Scalar:
         return self.builder.make(name, args, dtype or args[0].dtype)
 
-    def masked(self, buffer: Buffer, index: tuple[Index, ...], mask: Scalar, other: float) -> Scalar:
+    def masked(
+        self, buffer: Buffer, index: tuple[Index, ...], mask: Scalar, other: float
+    ) -> Scalar:
         args = (mask, self.builder.const(other, buffer.dtype))
         return self.builder.make("load", args, buffer.dtype, buffer=buffer.name, index=index)
 

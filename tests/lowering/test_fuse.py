@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sympy
 import torch
+
 from eqsat.engine.load import load_book
 from eqsat.lowering.conditions import ConditionError
 from eqsat.lowering.fuse import FusionReport, fuse
@@ -23,7 +24,9 @@ def run(program: Program, *inputs: torch.Tensor) -> list[Any]:
     return [out.clone() for out in interpret(program, [tensor.clone() for tensor in inputs])]
 
 
-def fused_equal(program: Program, rules: Any, *inputs: torch.Tensor) -> tuple[Program, FusionReport]:
+def fused_equal(
+    program: Program, rules: Any, *inputs: torch.Tensor
+) -> tuple[Program, FusionReport]:
     """Fuses, checks that results are the same before, after and after clean-up."""
     joined, report = fuse(program, rules)
     expected = run(program, *inputs)
@@ -219,10 +222,18 @@ def test_a_masked_load_takes_the_mask_along(maker: Any, fusion_rules: Any) -> No
     def padded(i: Any) -> Any:
         inside = m.op(
             "logical_and",
-            m.op("ge", m.builder.make("index", (), "i64", index=(i,)), m.builder.const(2, "i64"),
-                 dtype="bool"),
-            m.op("lt", m.builder.make("index", (), "i64", index=(i,)), m.builder.const(8, "i64"),
-                 dtype="bool"),
+            m.op(
+                "ge",
+                m.builder.make("index", (), "i64", index=(i,)),
+                m.builder.const(2, "i64"),
+                dtype="bool",
+            ),
+            m.op(
+                "lt",
+                m.builder.make("index", (), "i64", index=(i,)),
+                m.builder.const(8, "i64"),
+                dtype="bool",
+            ),
             dtype="bool",
         )
         return m.masked(half, (i - 2,), inside, 7.0)
@@ -239,16 +250,14 @@ def test_a_producer_that_stays_is_copied_when_cheap(maker: Any, fusion_rules: An
     sin = m.buffer("sin", (8,), "output")
     m.extern("call", torch.ops.aten.sin.default, [row], sin)
     out = m.pointwise("out", (16, 8), lambda i, j: m.op("abs", m.load(row, j)), "output")
-    joined, report = fused_equal(m.program(sin, out), fusion_rules, torch.randn(8))
+    _, report = fused_equal(m.program(sin, out), fusion_rules, torch.randn(8))
     assert not report.joined  # eight bytes for eight bytes: nothing saved
-    mask = m.pointwise(
-        "mask", (8,), lambda i: m.op("neg", m.builder.const(1.0, "f32"))
-    )
+    mask = m.pointwise("mask", (8,), lambda i: m.op("neg", m.builder.const(1.0, "f32")))
     cos = m.buffer("cos", (8,), "output")
     m.extern("call2", torch.ops.aten.cos.default, [mask], cos)
     out2 = m.pointwise("out2", (16, 8), lambda i, j: m.op("abs", m.load(mask, j)), "output")
     program = m.program(sin, out, cos, out2)
-    joined, report = fused_equal(program, fusion_rules, torch.randn(8))
+    _, report = fused_equal(program, fusion_rules, torch.randn(8))
     (entry,) = [e for e in report.joined if e.producer == "mask"]
     assert entry.rule == "pointwise-copy" and entry.copied
 
@@ -277,9 +286,7 @@ def test_pointwise_neighbour_of_a_column_reduction(maker: Any, fusion_rules: Any
 def test_arg_reduction_shares_a_row(maker: Any, fusion_rules: Any) -> None:
     m = maker
     x = m.input("x", (ROWS, 2, 4))
-    top = m.reduction(
-        "top", (ROWS,), (2, 4), "argmax", lambda *at: m.load(x, *at), "output", "i64"
-    )
+    top = m.reduction("top", (ROWS,), (2, 4), "argmax", lambda *at: m.load(x, *at), "output", "i64")
     total = m.reduction("total", (ROWS,), (2, 4), "sum", lambda *at: m.load(x, *at), "output")
     joined, _ = fused_equal(m.program(top, total), fusion_rules, torch.randn(ROWS, 2, 4))
     assert len(nests(joined)) == 1
@@ -312,9 +319,7 @@ def test_parts_of_a_concatenation(maker: Any, fusion_rules: Any, reader: str) ->
     m = maker
     x = m.input("x", (4, 6))
     t = m.buffer("t", (4, 6))
-    m.nest(
-        "low", (4, 3), (), lambda i, j: [Store("t", (i, j), m.op("neg", m.load(x, i, j + 3)))]
-    )
+    m.nest("low", (4, 3), (), lambda i, j: [Store("t", (i, j), m.op("neg", m.load(x, i, j + 3)))])
     m.nest("high", (4, 2), (), lambda i, j: [Store("t", (i, j + 3), m.load(x, i, j))])
     m.nest("last", (4, 1), (), lambda i, j: [Store("t", (i, j + 5), m.load(x, i, j + 2))])
     if reader == "nest":
@@ -322,7 +327,7 @@ def test_parts_of_a_concatenation(maker: Any, fusion_rules: Any, reader: str) ->
     else:
         out = m.buffer("out", (4, 6), "output")
         m.extern("call", torch.ops.aten.sin.default, [t], out)
-    joined, report = fused_equal(m.program(out), fusion_rules, torch.randn(4, 6))
+    joined, _ = fused_equal(m.program(out), fusion_rules, torch.randn(4, 6))
     assert len(nests(joined)) == (1 if reader == "nest" else 3)
     assert ("t" in joined.buffers) == (reader == "call")
 

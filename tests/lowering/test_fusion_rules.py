@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from eqsat.engine.rule import FuseRule
 from eqsat.lowering.dependence import CycleError
 from eqsat.lowering.fuse import fuse
@@ -166,9 +167,7 @@ def positions_turned(m: Any) -> Any:
     out = m.pointwise(
         "out",
         (16, 4, 2),
-        lambda i, b, a: m.op(
-            "add", m.load(y, i, a, b), m.builder.cast(m.load(top, i), "f32")
-        ),
+        lambda i, b, a: m.op("add", m.load(y, i, a, b), m.builder.cast(m.load(top, i), "f32")),
         "output",
     )
     return m.program(out), [torch.randn(16, 2, 4)]

@@ -6,6 +6,9 @@ import itertools
 from typing import Any
 
 import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from eqsat.lowering.index import (
     Axis,
     Index,
@@ -21,8 +24,6 @@ from eqsat.lowering.index import (
     substitute,
     unflatten,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 Points = dict[Axis, int]
 

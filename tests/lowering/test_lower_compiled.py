@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import eqsat
 import pytest
 import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.nn import functional as F
+
+import eqsat
 from eqsat.engine.load import load_book
 from eqsat.engine.ops import OpTable
 from eqsat.lowering.interpret import interpret
 from eqsat.lowering.loops import Extern, Nest, Program
 from eqsat.lowering.lower import lower
 from eqsat.lowering.spec import problems
-from functorch.compile import min_cut_rematerialization_partition
-from torch import fx, nn
-from torch._dynamo.backends.common import aot_autograd
-from torch.nn import functional as F
 
 TABLE = OpTable(load_book([str(Path(eqsat.__path__[0]) / "rules" / "ops")]).ops)
 PROGRAMS: list[Program] = []
@@ -212,7 +213,8 @@ def test_complex_and_sparse_stay_with_eager() -> None:
 
 def test_a_constant_of_the_graph_is_kept() -> None:
     table = torch.arange(4.0)
-    gm = fx.GraphModule({"table": table}, fx.Graph())
+    gm = fx.GraphModule({}, fx.Graph())
+    gm.register_buffer("table", table)
     x = gm.graph.placeholder("x")
     x.meta["val"] = torch.zeros(4)
     held = gm.graph.get_attr("table")

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import eqsat
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+
+import eqsat
 from eqsat.engine.load import load_book
 from eqsat.engine.ops import OpTable
 from eqsat.lowering.interpret import interpret
 from eqsat.lowering.loops import Extern, Nest, Program
-from eqsat.lowering.lower import lower
+from eqsat.lowering.lower import lower, lowered_ops
 from eqsat.lowering.spec import problems
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn import functional as F
 
 TABLE = OpTable(load_book([str(Path(eqsat.__path__[0]) / "rules" / "ops")]).ops)
 TENSORS: dict[str, torch.Tensor] = {}
@@ -331,6 +332,8 @@ NATIVE: list[Callable[..., Any]] = [
     lambda x: x[torch.arange(-2, 2)],
     lambda y: y.contiguous(memory_format=torch.channels_last),
     lambda x: F.gelu(x) + F.silu(x),
+    lambda x: torch.count_nonzero(x, 1),
+    lambda y: F.pixel_shuffle(y.reshape(2, 12, 5, 1)[:, :8], 2),
 ]
 
 
@@ -379,3 +382,11 @@ def test_outputs_may_be_sizes_and_none() -> None:
     program, args = lowered(f, "symbolic")
     got = interpret(program, args)
     assert got[1:] == [4, None]
+
+
+def test_lowered_ops_name_their_class() -> None:
+    found = lowered_ops(TABLE)
+    assert found["add"] == found["cast"] == found["cat"] == "pointwise"
+    assert found["view"] == "view" and found["full"] == "creation"
+    assert found["sum"] == found["softmax"] == "reduction"
+    assert "mm" not in found and "embedding" not in found

@@ -8,23 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import eqsat
 import pytest
 import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import eqsat
 from eqsat.engine.load import load_book
 from eqsat.engine.ops import OpTable
 from eqsat.lowering.interpret import interpret
 from eqsat.lowering.loops import Extern, Program
 from eqsat.lowering.lower import lower
 from eqsat.lowering.spec import problems
-from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 BOOK = load_book([str(Path(eqsat.__path__[0]) / "rules" / "ops")])
 TABLE = OpTable(BOOK.ops)
 ROWS = {entry.name: entry for entry in BOOK.ops if entry.scalar is not None}
 OVERLOADS = [(name, overload) for name, entry in ROWS.items() for overload in entry.aten]
 
+MODE = FakeTensorMode()
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
 REALS = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 3.0, -3.0, 0.3, -0.7, 6.0, 20.5, -25.0, 1e4]
@@ -86,13 +88,12 @@ def values(dtype: torch.dtype, place: int) -> torch.Tensor:
 def graph_of(target: Any, args: list[Any], kwargs: dict[str, Any]) -> fx.GraphModule:
     """A graph of one call; tensors become inputs, in order."""
     graph = fx.Graph()
-    mode = FakeTensorMode()
 
     def place(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         node = graph.placeholder(f"x{len(graph.nodes)}")
-        node.meta["val"] = mode.from_tensor(value)
+        node.meta["val"] = MODE.from_tensor(value)
         return node
 
     call_args = [place(value) for value in args]
@@ -102,7 +103,7 @@ def graph_of(target: Any, args: list[Any], kwargs: dict[str, Any]) -> fx.GraphMo
     def fake(value: Any) -> Any:
         return value.meta["val"] if isinstance(value, fx.Node) else value
 
-    with mode:
+    with MODE:
         node.meta["val"] = target(
             *map(fake, call_args), **{name: fake(value) for name, value in call_kwargs.items()}
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -96,6 +96,15 @@ def case(request: pytest.FixtureRequest) -> tuple[nn.Module, tuple[torch.Tensor,
 def _nothing_lost(reports: list[CompileReport]) -> None:
     assert [report.fallback for report in reports if report.fallback] == []
     assert any(report.kernels for report in reports)
+
+
+@pytest.fixture(autouse=True)
+def _open_encoder_layers() -> Iterator[None]:
+    """torch would run a whole encoder layer as one op in inference."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(before)
 
 
 def test_inference_equals_eager(case: tuple[nn.Module, tuple[torch.Tensor, ...]]) -> None:

@@ -1,0 +1,86 @@
+"""Layout and sharing of memory, as fake tensors show it.
+
+Takes (fake) tensors; gives whether they are laid out alike, the order of their dims in
+memory, and which memory of a new graph stands for which of the original.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from .encode import value_of
+from .metadata import meta_key
+
+
+class Storages:
+    """Which memory of the new graph stands for which of the original."""
+
+    def __init__(self, env: Mapping[fx.Node, fx.Node], key: str) -> None:
+        self.old_of: dict[int, int] = {}
+        self.new_of: dict[int, int] = {}
+        for node in env:
+            self.agree(value_of(node), env[node].meta.get(key))
+
+    def agree(self, old: Any, new: Any) -> bool:
+        """Notes that two values stand for each other; False where the sharing would differ."""
+        first, second = storage(old), storage(new)
+        if first is None or second is None:
+            return True
+        if self.old_of.get(second, first) != first or self.new_of.get(first, second) != second:
+            return False
+        self.old_of[second], self.new_of[first] = first, second
+        return True
+
+    def shared(self, old: Any) -> bool:
+        """Whether something returned or given before has the memory of `old`."""
+        found = storage(old)
+        return found is not None and found in self.new_of
+
+
+def storage(value: Any) -> int | None:
+    """The identity of a tensor's memory; None for anything else."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return int(value.untypedstorage()._cdata)
+    return None
+
+
+def may_alias(target: torch._ops.OpOverload) -> bool:
+    """Whether a result may share memory with an argument: views, and ops that return their
+    argument where there is nothing to do."""
+    if any(result.alias_info is not None for result in target._schema.returns):
+        return True
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return target.has_kernel_for_dispatch_key(composite) or target is operator.getitem
+
+
+def same_layout(old: Any, new: Any) -> bool:
+    return meta_key(old) == meta_key(new)
+
+
+def dense_order(value: torch.Tensor) -> list[int] | None:
+    """The dims from outermost to innermost in memory, None where memory has gaps or overlaps.
+    Only for plain sizes."""
+    numbers = (*value.shape, *value.stride())
+    if not all(isinstance(number, int) for number in numbers):
+        return list(range(value.dim())) if _row_major(value) else None
+    order = sorted(range(value.dim()), key=lambda dim: (-numbers[value.dim() + dim], dim))
+    expected = 1
+    for dim in reversed(order):
+        if value.shape[dim] != 1 and value.stride(dim) != expected:
+            return None
+        expected *= max(1, value.shape[dim])
+    return order
+
+
+def _row_major(value: torch.Tensor) -> bool:
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if meta_key(stride) != meta_key(expected):
+            return False
+        expected = expected * size
+    return True

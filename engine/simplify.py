@@ -1,0 +1,93 @@
+"""Makes a failing example plain: the simplest structure, then zeros and ones.
+
+Hypothesis has shrunk the choices by then; this tries what its choices cannot say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .draw import Structure
+from .fill import FILLINGS, TensorSpec
+from .trial import Rejected, Trials, put
+
+_TRIES = 200
+_SEEDS = 6
+_LARGEST = 64
+
+
+def simplest(
+    trials: Trials, structures: Sequence[Structure], found: Structure
+) -> tuple[Structure, dict[str, Any]] | None:
+    """A failing example simpler than `found`, among `structures` (simplest first) and their
+    contiguous forms; None where none of a limited number of tries fails."""
+    tries = 0
+    for structure in _plainer(structures, found):
+        for seed in range(_SEEDS):
+            for kind in ("counting", *FILLINGS[2:]):
+                filling = {name: (kind, seed + i) for i, name in enumerate(structure.tensors)}
+                tries += 1
+                if tries > _TRIES:
+                    return None
+                try:
+                    values = trials.values(structure, filling)
+                except Rejected:
+                    continue
+                if _fails(trials, values):
+                    return structure, values
+    return None
+
+
+def _plainer(structures: Sequence[Structure], found: Structure) -> list[Structure]:
+    plain = [_contiguous(structure) for structure in (*structures, found)]
+    unique = {structure.key: structure for structure in (*plain, *structures)}
+    return sorted(
+        (structure for structure in unique.values() if structure.weight < found.weight),
+        key=lambda structure: structure.weight,
+    )
+
+
+def _contiguous(structure: Structure) -> Structure:
+    def plain(item: TensorSpec | tuple[TensorSpec, ...]) -> TensorSpec | tuple[TensorSpec, ...]:
+        if isinstance(item, tuple):
+            return tuple(replace(spec, layout="contiguous") for spec in item)
+        return replace(item, layout="contiguous")
+
+    tensors = {name: plain(item) for name, item in structure.tensors.items()}
+    return replace(structure, tensors=tensors)
+
+
+def simplified(trials: Trials, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with as many elements as possible set to 0 or 1, and still failing."""
+    best, tries = dict(values), 0
+    for name, tensor in values.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.numel() > _LARGEST:
+            continue
+        for place in range(tensor.numel()):
+            for plain in (0, 1):
+                if tries >= _TRIES or _is(best[name].flatten()[place], plain):
+                    break
+                flat = best[name].flatten().clone()
+                flat[place] = plain
+                changed = best | {name: put(best[name], flat.view(tensor.shape))}
+                tries += 1
+                if _fails(trials, changed):
+                    best = changed
+                    break
+    return best
+
+
+def _is(value: torch.Tensor, plain: int) -> bool:
+    negative = value.is_floating_point() and bool(value.signbit())
+    return bool(value == plain) and not negative
+
+
+def _fails(trials: Trials, values: Mapping[str, Any]) -> bool:
+    try:
+        return trials.run(values) is not None
+    except Rejected:
+        return False

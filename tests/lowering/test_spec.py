@@ -1,0 +1,84 @@
+"""The rules of a legal program, each broken once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from eqsat.lowering.index import Axis, as_index
+from eqsat.lowering.interpret import BadProgram, interpret
+from eqsat.lowering.loops import Buffer, Builder, Nest, Program, Scalar, Store, View
+from eqsat.lowering.spec import problems
+
+I = Axis("i", 4)  # noqa: E741
+AT = (as_index(I),)
+X = Buffer("x", "f32", (4,), (1,), "input")
+Y = Buffer("y", "f32", (4,), (1,), "output")
+
+
+def program(value: Scalar, *, raxes: tuple[Axis, ...] = (), **store: Any) -> Program:
+    made = replace(Store("y", AT, value), **store)
+    nest = Nest("n", (I,), raxes, (made,))
+    return Program(("x",), {"x": X, "y": Y}, (nest,), (View("y", (4,), (1,)),))
+
+
+def load(builder: Builder) -> Scalar:
+    return builder.load(X, AT)
+
+
+def test_a_legal_program_has_no_problems() -> None:
+    assert problems(program(load(Builder()))) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda b: program(b.make("add", (load(b), b.const(1, "i64")), "f32")), "add of"),
+        (lambda b: program(b.make("eq", (load(b), load(b)), "f32")), "eq of"),
+        (lambda b: program(b.make("where", (load(b), load(b), load(b)), "f32")), "where of"),
+        (lambda b: program(b.make("cast", (load(b),), "f64")), "stores f64 into y"),
+        (lambda b: program(load(b), index=(*AT, *AT)), "with 2 indices"),
+        (lambda b: program(load(b), mode="max"), "unknown mode"),
+        (lambda b: program(load(b), buffer="z"), "which is not a buffer"),
+        (lambda b: program(b.load(X, (as_index(Axis("k", 4)),))), "axis of another nest"),
+        (lambda b: program(load(b), raxes=(Axis("r", 2),)), "without a reduction"),
+        (lambda b: program(b.load(replace(X, name="z"), AT)), "from z, which is not"),
+    ],
+)
+def test_every_rule_is_checked(change: Any, text: str) -> None:
+    assert any(text in problem for problem in problems(change(Builder())))
+
+
+def test_reading_before_writing_is_seen() -> None:
+    temp = Buffer("t", "f32", (4,), (1,))
+    made = program(Builder().load(temp, AT))
+    made = replace(made, buffers={**made.buffers, "t": temp})
+    assert problems(made) == ["n: load from t before it is written"]
+
+
+def test_the_interpreter_refuses_reads_outside_a_buffer() -> None:
+    builder = Builder()
+    made = program(builder.load(X, (as_index(I) + 1,)))
+    with pytest.raises(BadProgram, match="outside a dim of x"):
+        interpret(made, [torch.zeros(4)])
+
+
+def test_a_mask_guards_a_load() -> None:
+    builder = Builder()
+    place = builder.make("index", (), "i64", index=AT)
+    mask = builder.make("lt", (place, builder.const(3, "i64")), "bool")
+    args = (mask, builder.const(7.0, "f32"))
+    guarded = builder.make("load", args, "f32", buffer="x", index=(as_index(I) + 1,))
+    (got,) = interpret(program(guarded), [torch.arange(4.0)])
+    assert got.tolist() == [1.0, 2.0, 3.0, 7.0]
+
+
+def test_atomic_adds_collide() -> None:
+    builder = Builder()
+    zero = program(builder.const(0.0, "f32"))
+    add = Nest("m", (I,), (), (Store("y", (as_index(1),), load(builder), "add"),))
+    (got,) = interpret(replace(zero, steps=(*zero.steps, add)), [torch.ones(4)])
+    assert got.tolist() == [0.0, 4.0, 0.0, 0.0]
