@@ -24,11 +24,11 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
 from .aliasing import guard_overlap
-from .codegen.compile import compile_program
+from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
 from .config import Settings, resolve
 from .engine.stage import StageOptions, run_stage
-from .logs import log_graph, log_program
+from .logs import log_fusion, log_graph, log_program, log_text
 from .lowering.fold import Split, split_constants
 from .lowering.fuse import fuse
 from .lowering.lower import lower
@@ -153,10 +153,14 @@ def _compile_aten(
     with _timed(report, "fuse"):  # 8 fuse
         program, report.fusion = fuse(program, session.book.fuse)
         program = simplify(program)
+    log_fusion(report.fusion)
     log_program("ir_post_fusion", program)
     with _timed(report, "build"):  # 9 plan, 10 emit, 11 build and launch
-        compiled = compile_program(program, session.scalars)
+        measure = session.settings.numerics != "bitwise"
+        how = CompileOptions(measure_gemm=measure, lasting=frozenset(weights))
+        compiled = compile_program(program, session.scalars, how)
     report.source = compiled.source
+    log_text("output_code", lambda: compiled.source)
     report.kernels = list(compiled.kernels)
     report.externs = list(compiled.externs)
     return _with_constants(compiled, split)

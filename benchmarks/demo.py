@@ -27,7 +27,8 @@ TOLERANCE = 1e-5
 
 def main() -> int:
     console = Console()
-    console.print(f"[bold]eqsat {eqsat.__version__}[/]: all-MiniLM-L6-v2, {len(SENTENCES)} sentences")
+    count = len(SENTENCES)
+    console.print(f"[bold]eqsat {eqsat.__version__}[/]: all-MiniLM-L6-v2 on {count} sentences")
     model = Embedder(load_model()).eval()
     inputs = tokenize(SENTENCES)
     with torch.no_grad():
