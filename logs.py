@@ -20,7 +20,8 @@ _ARTIFACTS = (
     *("pre_grad_graphs", "post_grad_graphs", "ir_pre_fusion", "ir_post_fusion"),
     *("fusion", "output_code"),
 )
-_loggers = {name: getArtifactLogger(__name__, name) for name in _ARTIFACTS}
+# Named below torch, whose handlers (format, rank, TORCH_LOGS_OUT) then apply to them.
+_loggers = {name: getArtifactLogger("torch.eqsat", name) for name in _ARTIFACTS}
 
 
 def log_text(artifact: str, text: Callable[[], str]) -> None:

@@ -21,6 +21,7 @@ from .egraph import LEAF
 from .encode import Encoding, value_of
 from .memory import Storages, dense_order, may_alias, same_layout, storage
 from .metadata import SYMBOLIC, meta_key
+from .op import Op
 from .world import EvaluateError
 
 _COPIED = (
@@ -50,6 +51,13 @@ def is_mutation(node: fx.Node) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.is_mutable
     return "mutation" in str(target)
+
+
+def reads_memory(op: Op) -> bool:
+    """Whether an op may read its operands' memory and not only their values, so that they must
+    keep their strides: `as_strided`, and whatever `rules/ops` does not vouch for (a fused RNN
+    kernel takes its weights to be contiguous)."""
+    return op.entry is None or op.name.startswith("as_strided")
 
 
 class _Decoder:
@@ -254,10 +262,10 @@ class _Decoder:
     def _call(self, owner: int, node: int) -> fx.Node:
         graph = self.graph
         source = graph.source[node]
+        constructor = graph.constructors[graph.kind[node]]
         if source is not None and self._has_operands(source, node):
-            made = self._copy(source)
+            made = self._copy(source, reads_memory(constructor.op))
         else:
-            constructor = graph.constructors[graph.kind[node]]
             values: list[Any] = [
                 self.made[graph.find(item)] if column == "t" else graph.constants.value(item)
                 for column, item in zip(constructor.columns, graph.args[node], strict=True)
@@ -290,15 +298,15 @@ class _Decoder:
             if arg in self.encoding.classes and not isinstance(value_of(arg), SYMBOLIC)
         )
 
-    def _copy(self, source: fx.Node) -> fx.Node:
-        """The original call, on the new forms of its operands."""
+    def _copy(self, source: fx.Node, exact: bool) -> fx.Node:
+        """The original call on the new forms of its operands, with their strides if `exact`."""
         mapped: dict[fx.Node, Any] = {}
         for arg in source.all_input_nodes:
             value = value_of(arg)
             if isinstance(value, SYMBOLIC):
                 mapped[arg] = self._size(value)
             elif arg in self.encoding.classes:
-                mapped[arg] = self.made[self._owner(arg)]
+                mapped[arg] = self._faithful(arg) if exact else self.made[self._owner(arg)]
             else:
                 mapped[arg] = self.env[arg]
         return self.new.node_copy(source, lambda arg: mapped[arg])

@@ -25,7 +25,7 @@ Bind = Callable[[Any, tuple[Any, ...], dict[str, Any]], Bound | None]
 @dataclass
 class Encoding:
     """`classes` maps tensor-valued FX nodes to e-graph nodes. `opaque` nodes keep their order
-    and identity; `symbols` are nodes whose value is a size; `roots` are the tensor nodes that
+    and identity; `roots` are the tensor nodes that
     outputs and opaque nodes read, in order. `definers` are the opaque nodes that give a
     symbol its value (`x.item()`)."""
 
@@ -33,7 +33,6 @@ class Encoding:
     graph: EGraph
     classes: dict[fx.Node, int] = field(default_factory=dict)
     opaque: list[fx.Node] = field(default_factory=list)
-    symbols: list[fx.Node] = field(default_factory=list)
     roots: list[fx.Node] = field(default_factory=list)
     definers: dict[Any, fx.Node] = field(default_factory=dict)
     output: fx.Node | None = None
@@ -128,8 +127,7 @@ def _leaf(
 ) -> None:
     value = value_of(node)
     if isinstance(value, SYMBOLIC):
-        encoding.symbols.append(node)
-        return
+        return  # sizes are constants here, and made anew when the graph is written
     if not isinstance(value, torch.Tensor):
         return
     graph = encoding.graph
@@ -145,8 +143,7 @@ def _leaf(
 def _call(encoding: Encoding, node: fx.Node, bind: Bind) -> None:
     value = value_of(node)
     if isinstance(value, SYMBOLIC) and not _defines(node, value):
-        encoding.symbols.append(node)
-        return
+        return  # sizes are constants here, and made anew when the graph is written
     graph = encoding.graph
     bound = None
     if node.op != "call_module" and has_tensor(value) and not _fresh_sizes(node):

@@ -45,7 +45,7 @@ class Storages:
 def storage(value: Any) -> int | None:
     """The identity of a tensor's memory; None for anything else."""
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        return int(value.untypedstorage()._cdata)
+        return int(value.untyped_storage()._cdata)
     return None
 
 

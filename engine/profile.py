@@ -78,6 +78,8 @@ def _fitted(rule: Rule, profile: str) -> Rule | None:
 
 
 def _allowed(numerics: str, profile: str) -> bool:
+    if profile == "default" and numerics == "signed_zero":
+        return False  # 1 / x shows the sign of a zero, and such rules gain little
     return NUMERICS.index(numerics) <= NUMERICS.index(_LOOSEST[profile])
 
 

@@ -39,9 +39,10 @@ _SECOND = 10**15
 
 @dataclass(frozen=True)
 class StageOptions:
-    """`profile` is the numerics that the rules were selected for. `weights` maps placeholders that are parameters to their position; `frozen` names those
-    that may be folded; `lowered` is what generated kernels cover (`lowering.lowered_ops`);
-    `inference` says that nobody will differentiate the graph."""
+    """`profile` is the numerics that the rules were selected for. `weights` maps placeholders
+    that are parameters to their position; `frozen` names those that may be folded; `lowered`
+    is what generated kernels cover (`lowering.lowered_ops`); `inference` says that nobody will
+    differentiate the graph."""
 
     profile: str = "default"
     weights: Mapping[str, int] = field(default_factory=dict)

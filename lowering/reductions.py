@@ -132,11 +132,15 @@ def _simple(kind: str) -> Lower:
         meta = node.meta["val"]
         none = kind in ("any", "all") and dim == []  # here, no dims are no dims
         space = space_over(x.shape, () if none else dims_of(dim, len(x.shape)))
-        dtype = "bool" if kind in ("any", "all") else wide(word_of(meta.dtype))
+        logical = kind in ("any", "all")
+        result = "bool" if logical else word_of(meta.dtype)
 
         def make() -> Scalar:
-            value = work.builder.cast(work.load(x, space.whole), dtype)
-            return reduced(work, kind, value, space)
+            # as eager: every element is converted to `dtype=` before anything is added up
+            value = work.builder.cast(work.load(x, space.whole), result)
+            return reduced(
+                work, kind, value if logical else work.builder.cast(value, wide(result)), space
+            )
 
         return fold(work, node, meta, space, make)
 

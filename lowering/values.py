@@ -160,7 +160,7 @@ def stride_of(tensor: torch.Tensor) -> tuple[Size, ...]:
 
 
 def dense_stride(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> tuple[Size, ...]:
-    """`stride` where every element has a place of its own without gaps, else row-major."""
+    """`stride` where every element has a place of its own, else row-major."""
     if 0 in shape or same_stride(shape, stride, row_major(shape)):
         return stride
     dims = [k for k, size in enumerate(shape) if size != 1]
@@ -168,9 +168,9 @@ def dense_stride(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> tuple[Siz
         return stride if _symbolic_dense(shape, stride, dims) else row_major(shape)
     step: Size = 1
     for k in sorted(dims, key=lambda k: stride[k]):
-        if stride[k] != step:
+        if stride[k] < step:
             return row_major(shape)
-        step = plain(step * shape[k])
+        step = plain(stride[k] * shape[k])
     return stride
 
 
