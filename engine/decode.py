@@ -19,7 +19,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from .egraph import LEAF
 from .encode import Encoding, value_of
-from .memory import Storages, dense_order, may_alias, same_layout, storage
+from .memory import Storages, dense_order, has_rows, may_alias, same_layout, storage
 from .metadata import SYMBOLIC, meta_key
 from .op import Op
 from .world import EvaluateError
@@ -53,11 +53,11 @@ def is_mutation(node: fx.Node) -> bool:
     return "mutation" in str(target)
 
 
-def reads_memory(op: Op) -> bool:
-    """Whether an op may read its operands' memory and not only their values, so that they must
-    keep their strides: `as_strided`, and whatever `rules/ops` does not vouch for (a fused RNN
-    kernel takes its weights to be contiguous)."""
-    return op.entry is None or op.name.startswith("as_strided")
+def layout_of(op: Op) -> str:
+    """The strides that an op's operands may have. One that `rules/ops` does not vouch for may
+    read memory and not only values (a fused RNN kernel takes its weights to be contiguous),
+    so its operands keep the strides that were captured."""
+    return "traced" if op.entry is None else op.entry.layout
 
 
 class _Decoder:
@@ -264,7 +264,7 @@ class _Decoder:
         source = graph.source[node]
         constructor = graph.constructors[graph.kind[node]]
         if source is not None and self._has_operands(source, node):
-            made = self._copy(source, reads_memory(constructor.op))
+            made = self._copy(source, layout_of(constructor.op))
         else:
             values: list[Any] = [
                 self.made[graph.find(item)] if column == "t" else graph.constants.value(item)
@@ -298,15 +298,17 @@ class _Decoder:
             if arg in self.encoding.classes and not isinstance(value_of(arg), SYMBOLIC)
         )
 
-    def _copy(self, source: fx.Node, exact: bool) -> fx.Node:
-        """The original call on the new forms of its operands, with their strides if `exact`."""
+    def _copy(self, source: fx.Node, layout: str) -> fx.Node:
+        """The original call on the new forms of its operands, with strides that it can take."""
         mapped: dict[fx.Node, Any] = {}
         for arg in source.all_input_nodes:
             value = value_of(arg)
             if isinstance(value, SYMBOLIC):
                 mapped[arg] = self._size(value)
             elif arg in self.encoding.classes:
-                mapped[arg] = self._faithful(arg) if exact else self.made[self._owner(arg)]
+                made = self.made[self._owner(arg)]
+                fits = layout == "any" or (layout == "rows" and has_rows(made.meta[self.key]))
+                mapped[arg] = made if fits else self._faithful(arg)
             else:
                 mapped[arg] = self.env[arg]
         return self.new.node_copy(source, lambda arg: mapped[arg])

@@ -22,6 +22,7 @@ from .syntax import parse
 Result = TypeVar("Result")
 
 STAGES = ("pre_grad", "trace", "joint", "post_grad")
+LAYOUTS = ("any", "rows", "traced")
 NEST_KINDS = ("pointwise", "reduction", "template", "extern", "any")
 
 
@@ -113,6 +114,7 @@ KINDS: Mapping[str, tuple[FieldSpec, ...]] = {
         FieldSpec("as", "expression", "The meaning through another op."),
         FieldSpec("lower", "word", "The Python lowering, where it is not pointwise."),
         FieldSpec("opmath", "flag", "false: half types round after each step."),
+        FieldSpec("layout", "word", "Which strides its operands may have.", False, LAYOUTS),
         FieldSpec("result", "word", "The dtype of the result, where not the promoted one."),
         FieldSpec("flops", "number", "Floating-point operations per element of the result."),
     ),

@@ -62,6 +62,14 @@ def same_layout(old: Any, new: Any) -> bool:
     return meta_key(old) == meta_key(new)
 
 
+def has_rows(value: Any) -> bool:
+    """Whether the last dim of a tensor lies densely in memory; True for anything else."""
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return True
+    step = value.stride(-1)
+    return isinstance(step, int) and step == 1
+
+
 def dense_order(value: torch.Tensor) -> list[int] | None:
     """The dims from outermost to innermost in memory, None where memory has gaps or overlaps.
     Only for plain sizes."""

@@ -174,6 +174,8 @@ class OpEntry:
     scalar: Expr | None = None
     as_: Expr | None = None
     lower: str | None = None
+    # "any" strides, "rows": the last dim of each operand has stride 1, "traced": as captured
+    layout: str = "any"
     opmath: bool = True  # compute half types in f32 and round the result once
     result: str | None = None  # dtype of the result where it is not the promoted one
     flops: float | None = None

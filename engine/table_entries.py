@@ -143,6 +143,7 @@ def read_op(fields: Fields) -> OpEntry | None:
         as_=as_,
         lower=fields.word("lower"),
         opmath=fields.flag("opmath", True),
+        layout=fields.word("layout") or "any",
         result=fields.word("result"),
         flops=fields.number("flops"),
         text=fields.entry.text,

@@ -163,9 +163,7 @@ def _chosen(
     return work.builder.make("where", (mask, value, other), other.dtype)
 
 
-def select_scatter(
-    work: Work, node: fx.Node, x: Value, source: Value, dim: int, at: Any
-) -> Value:
+def select_scatter(work: Work, node: fx.Node, x: Value, source: Value, dim: int, at: Any) -> Value:
     dim = number(dim) % len(x.shape)
     (position,) = sizes(at)
     if isinstance(position, int) and position < 0:

@@ -161,9 +161,7 @@ def _used(node: fx.Node) -> set[int] | None:
 
 def _buffer(work: Work, node: fx.Node, meta: torch.Tensor) -> Stored:
     return Stored(
-        work.buffer(
-            node.name, word_of(meta.dtype), shape_of(meta), stride_of(meta), role="extern"
-        )
+        work.buffer(node.name, word_of(meta.dtype), shape_of(meta), stride_of(meta), role="extern")
     )
 
 

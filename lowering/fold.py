@@ -116,9 +116,7 @@ def _leaves_steady_part(node: fx.Node, steady: set[fx.Node]) -> bool:
     return any(user not in steady for user in node.users)
 
 
-def _constant_graph(
-    gm: fx.GraphModule, chosen: list[fx.Node]
-) -> tuple[fx.GraphModule, list[str]]:
+def _constant_graph(gm: fx.GraphModule, chosen: list[fx.Node]) -> tuple[fx.GraphModule, list[str]]:
     needed: set[fx.Node] = set()
     pending = list(chosen)
     while pending:

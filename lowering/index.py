@@ -241,9 +241,7 @@ def text(atom: Atom) -> str:
     return f"[{atom.scalar}]"
 
 
-def _build(
-    table: dict[Atom, Size], more: tuple[tuple[Atom, Size], ...], const: Size
-) -> Index:
+def _build(table: dict[Atom, Size], more: tuple[tuple[Atom, Size], ...], const: Size) -> Index:
     for atom, size in more:
         total = _sum(table.get(atom, 0), size)
         if total == 0:

@@ -21,9 +21,7 @@ from .views import Lower, broadcast_index
 from .work import Declined, Work, number
 
 
-def position(
-    work: Work, index: Scalar, size: Size, *, wraps: bool, trusted: bool = False
-) -> Index:
+def position(work: Work, index: Scalar, size: Size, *, wraps: bool, trusted: bool = False) -> Index:
     """The place in a dim of `size` that an index scalar names. Raises Declined unless it is
     known to be in range, or the caller promised (`trusted`); `wraps` allows negative ones,
     counted from the end."""

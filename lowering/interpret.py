@@ -121,9 +121,7 @@ class _Points:
         for store, index in writes:
             self._write(store.buffer, index, self._values[id(store.value)], store.mode)
 
-    def _write(
-        self, name: str, index: list[torch.Tensor], value: torch.Tensor, mode: str
-    ) -> None:
+    def _write(self, name: str, index: list[torch.Tensor], value: torch.Tensor, mode: str) -> None:
         target = self._memory[name]
         if value.dtype != target.dtype:
             raise BadProgram(f"{value.dtype} stored into {name} of {target.dtype}")

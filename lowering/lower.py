@@ -69,9 +69,7 @@ OVERLOADS: Mapping[str, str] = {
 }
 
 
-def lower(
-    gm: fx.GraphModule, table: OpTable, scalars: Mapping[str, ScalarEntry]
-) -> Program:
+def lower(gm: fx.GraphModule, table: OpTable, scalars: Mapping[str, ScalarEntry]) -> Program:
     """The loop IR of a graph.
 
     `scalars` are the scalar ops that the target can spell; a pointwise op whose meaning needs

@@ -193,9 +193,7 @@ def _normalised(
     return [out, *_saved(node, metas[1:3], (average, scale))]
 
 
-def _saved(
-    node: fx.Node, metas: Sequence[torch.Tensor], rows: Sequence[Row]
-) -> list[Value | None]:
+def _saved(node: fx.Node, metas: Sequence[torch.Tensor], rows: Sequence[Row]) -> list[Value | None]:
     """Mean and rstd as results, where somebody reads them."""
     used = {user.args[1] for user in node.users if len(user.args) > 1}
     return [

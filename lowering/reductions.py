@@ -93,9 +93,7 @@ def fold(
     buffer = work.buffer_like(node, meta)
     keepdim = len(meta.shape) == len(space.whole)
     value = work.builder.cast(make(), buffer.dtype)
-    work.nest(
-        node, space.axes, space.raxes, [Store(buffer.name, space.result(keepdim), value)]
-    )
+    work.nest(node, space.axes, space.raxes, [Store(buffer.name, space.result(keepdim), value)])
     return Stored(buffer)
 
 
@@ -259,9 +257,15 @@ def _spread(root: bool, with_mean: bool) -> Lower:
 def _spread_arguments(args: Sequence[Any]) -> tuple[Any, float]:
     """(dim, correction) of var and its kin: the correction is a number, None (1) or, where
     the op says `unbiased`, a bool; a lone bool is `unbiased` over everything."""
-    dim, correction = (None, args[0]) if len(args) == 1 else (args[0], args[1]) if args else (
-        None,
-        1,
+    dim, correction = (
+        (None, args[0])
+        if len(args) == 1
+        else (args[0], args[1])
+        if args
+        else (
+            None,
+            1,
+        )
     )
     if isinstance(dim, bool):
         return None, float(dim)

@@ -180,5 +180,3 @@ def _view(
         yield f"{where} reads {buffer.name} before it is written"
     if len(view.shape) != len(view.stride):
         yield f"{where} has {len(view.shape)} sizes and {len(view.stride)} strides"
-
-

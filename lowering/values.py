@@ -84,9 +84,7 @@ def load(builder: Builder, value: Value, index: Indices, guard: Guard | None = N
     if isinstance(value, Mapped):
         index = value.place(index)
     if isinstance(base, Stored):
-        return builder.make(
-            "load", guard or (), base.dtype, buffer=base.buffer.name, index=index
-        )
+        return builder.make("load", guard or (), base.dtype, buffer=base.buffer.name, index=index)
     made = base.make(builder, index)
     if guard is None:
         return made
@@ -174,21 +172,16 @@ def dense_stride(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> tuple[Siz
     return stride
 
 
-def same_stride(
-    shape: tuple[Size, ...], first: tuple[Size, ...], second: tuple[Size, ...]
-) -> bool:
+def same_stride(shape: tuple[Size, ...], first: tuple[Size, ...], second: tuple[Size, ...]) -> bool:
     """Whether two strides address `shape` alike; dims of size 1 do not count."""
     if 0 in shape:
         return True
     return all(
-        size == 1 or plain(a) == plain(b)
-        for size, a, b in zip(shape, first, second, strict=True)
+        size == 1 or plain(a) == plain(b) for size, a, b in zip(shape, first, second, strict=True)
     )
 
 
-def _symbolic_dense(
-    shape: tuple[Size, ...], stride: tuple[Size, ...], dims: list[int]
-) -> bool:
+def _symbolic_dense(shape: tuple[Size, ...], stride: tuple[Size, ...], dims: list[int]) -> bool:
     step: Size = 1
     left = list(dims)
     while left:

@@ -195,9 +195,7 @@ def flip(work: Work, node: fx.Node, x: Value, dims: Sequence[int]) -> Value:
     )
 
 
-def roll(
-    work: Work, node: fx.Node, x: Value, shifts: Any, dims: Sequence[int] = ()
-) -> Value:
+def roll(work: Work, node: fx.Node, x: Value, shifts: Any, dims: Sequence[int] = ()) -> Value:
     steps = [number(shift) for shift in (shifts if isinstance(shifts, list | tuple) else [shifts])]
     if not dims:
         flat = reshaped(x, (_numel(x.shape),))
@@ -332,7 +330,6 @@ def _shift(start: Size) -> Callable[[Index], Index]:
 
 def unbind(work: Work, node: fx.Node, x: Value, dim: int = 0) -> list[Value]:
     return [select(work, node, x, dim, k) for k in range(len(node.meta["val"]))]
-
 
 
 VIEWS: Mapping[str, Lower] = {

@@ -108,9 +108,7 @@ class Work:
         if found is not None and self.buffers[store.buffer].role == "temp":
             self.ranges[store.buffer] = found
 
-    def fill(
-        self, node: fx.Node, buffer: Buffer, make: Callable[[Indices], Scalar]
-    ) -> Stored:
+    def fill(self, node: fx.Node, buffer: Buffer, make: Callable[[Indices], Scalar]) -> Stored:
         """Append the nest `buffer[index] = make(index)` and give the buffer as a value."""
         return self.stores(node, buffer, self._at_every(buffer.shape, make))
 

@@ -129,8 +129,9 @@ def test_channels_last_inference() -> None:
 
 
 def test_one_compile_serves_every_size() -> None:
-    function = compiled(lambda x: torch.softmax(x.view(-1, 2, 3).sum(1), -1) * x.shape[0],
-                        dynamic=True)
+    function = compiled(
+        lambda x: torch.softmax(x.view(-1, 2, 3).sum(1), -1) * x.shape[0], dynamic=True
+    )
     for rows in (4, 6, 10):
         x = torch.randn(rows, 3)
         expected = torch.softmax(x.view(-1, 2, 3).sum(1), -1) * rows

@@ -204,12 +204,12 @@ CASES: list[Callable[..., Any]] = [
     lambda b: b & b,
     lambda b: ~b,
     lambda xi: ~xi,
-    lambda xi: xi ** 2,
-    lambda x: x ** 2,
-    lambda x: x ** 0.5,
+    lambda xi: xi**2,
+    lambda x: x**2,
+    lambda x: x**0.5,
     lambda x: x ** (-1),
-    lambda x: x ** 3,
-    lambda x: 2 ** x,
+    lambda x: x**3,
+    lambda x: 2**x,
     lambda x: x.pow(1.7),
     lambda b: -b.int(),
     lambda x: x.half() + 1e-08,
@@ -280,8 +280,10 @@ CASES: list[Callable[..., Any]] = [
 
 
 def lowered(function: Callable[..., Any], mode: str) -> tuple[Program, list[torch.Tensor]]:
-    args = [TENSORS[name].clone() if name in ("e", "s0") else TENSORS[name]
-            for name in inspect.signature(function).parameters]
+    args = [
+        TENSORS[name].clone() if name in ("e", "s0") else TENSORS[name]
+        for name in inspect.signature(function).parameters
+    ]
     gm = make_fx(function, tracing_mode=mode)(*args)
     program = lower(gm, TABLE, {})
     assert problems(program) == []
@@ -295,9 +297,7 @@ def assert_same(got: Any, expected: Any) -> None:
     assert got.dtype == expected.dtype and got.shape == expected.shape
     torch.testing.assert_close(got, expected, equal_nan=True)
     if expected.numel():
-        for size, real, wanted in zip(
-            expected.shape, got.stride(), expected.stride(), strict=True
-        ):
+        for size, real, wanted in zip(expected.shape, got.stride(), expected.stride(), strict=True):
             assert size == 1 or real == wanted, (got.stride(), expected.stride())
 
 

@@ -121,7 +121,5 @@ def test_chain_equals_eager(x: torch.Tensor, chain: list[Step], mode: str) -> No
     for got, expected in zip(interpret(program, [x]), run(x), strict=True):
         assert got.dtype == expected.dtype and got.shape == expected.shape
         torch.testing.assert_close(got, expected, equal_nan=True)
-        for size, real, wanted in zip(
-            expected.shape, got.stride(), expected.stride(), strict=True
-        ):
+        for size, real, wanted in zip(expected.shape, got.stride(), expected.stride(), strict=True):
             assert size <= 1 or real == wanted or not expected.numel()

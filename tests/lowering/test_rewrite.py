@@ -23,7 +23,7 @@ def gathered(builder: Builder) -> Scalar:
 def test_axes_move_inside_gathered_indices() -> None:
     builder = Builder()
     made = rewrite(gathered(builder), builder, {I: as_index(J) * 2})
-    (atom, _), = made.index[0].terms
+    ((atom, _),) = made.index[0].terms
     assert isinstance(atom, Gathered)
     assert atom.scalar.index == (as_index(J) * 2,)
 
