@@ -27,9 +27,9 @@ from .aliasing import guard_overlap
 from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
 from .config import Settings, resolve
-from .engine.stage import StageOptions, run_stage
+from .engine.stage import StageOptions, StageResult, run_stage
 from .logs import log_fusion, log_graph, log_program, log_text
-from .lowering.fold import Split, split_constants
+from .lowering.fold import split_constants
 from .lowering.fuse import fuse
 from .lowering.lower import lower
 from .lowering.simplify import simplify
@@ -82,7 +82,7 @@ def _compile_captured(
 ) -> Compiled:
     # 1 pre_grad
     log_graph("pre_grad_graphs", "before pre_grad", gm)
-    rewritten = _run_stage(gm, "pre_grad", capture, capture.report)
+    rewritten = _run_stage(gm, "pre_grad", capture, capture.report).gm
     # 2 AOTAutograd, which calls back: 3 joint and 4 partition, then 5 to 11 per graph
     compiled = aot_module_simplified(
         rewritten,
@@ -103,7 +103,7 @@ def partition_joint(
     joint: fx.GraphModule, inputs: Sequence[Any], *, capture: Capture, **how: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Steps 3 and 4: rules on the joint graph, then torch's min-cut partition."""
-    rewritten = _run_stage(joint, "joint", capture, capture.report)
+    rewritten = _run_stage(joint, "joint", capture, capture.report).gm
     if rewritten is not joint:
         try:
             return min_cut_rematerialization_partition(rewritten, inputs, **how)
@@ -140,15 +140,17 @@ def _compile_aten(
     if not session.settings.fold:
         frozen = frozenset()
     with _timed(report, "post_grad"):  # 5 post_grad
-        gm = _run_stage(gm, "post_grad", capture, report, weights, frozen, kind == "inference")
-    log_graph("post_grad_graphs", f"{kind} after post_grad", gm)
+        inference = kind == "inference"
+        stage = _run_stage(gm, "post_grad", capture, report, weights, frozen, inference)
+    log_graph("post_grad_graphs", f"{kind} after post_grad", stage.gm)
     with _timed(report, "fold"):  # 6 fold
-        split = split_constants(gm, frozen) if frozen else None
+        split = split_constants(stage.gm, frozen) if frozen else None
         if split is not None:
             report.folded = {"values": list(split.names), "bytes": split.bytes}
-            gm = split.main
+    rewritten = gm if stage.checks and split is None else stage.gm
     with _timed(report, "lower"):  # 7 lower
-        program = lower(gm, session.table, session.scalars)
+        main = rewritten if split is None else split.main
+        program = lower(main, session.table, session.scalars)
     log_program("ir_pre_fusion", program)
     with _timed(report, "fuse"):  # 8 fuse
         program, report.fusion = fuse(program, session.book.fuse)
@@ -163,11 +165,9 @@ def _compile_aten(
     log_text("output_code", lambda: compiled.source)
     report.kernels = list(compiled.kernels)
     report.externs = list(compiled.externs)
-    return _with_constants(compiled, split)
-
-
-def _with_constants(compiled: Any, split: Split | None) -> Compiled:
-    return compiled if split is None else FoldedGraph(split, compiled)
+    if split is None:
+        return compiled
+    return FoldedGraph(split, compiled, stage.checks, _boxed(gm.forward))
 
 
 def _run_stage(
@@ -178,7 +178,7 @@ def _run_stage(
     weights: Mapping[str, int] | None = None,
     frozen: frozenset[str] = frozenset(),
     inference: bool = False,
-) -> fx.GraphModule:
+) -> StageResult:
     session = capture.session
     options = StageOptions(
         profile=session.settings.numerics,
@@ -190,7 +190,7 @@ def _run_stage(
     )
     result = run_stage(gm, stage, session.book, session.table, options)
     report.stages.append(result.report)
-    return result.gm
+    return result
 
 
 def _written(gm: fx.GraphModule) -> frozenset[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..engine.assumed import ParameterCheck, holds_for
 from ..lowering.fold import Split
 from .build import build_extension
 
@@ -25,23 +26,36 @@ _KEPT = 4
 
 
 class FoldedGraph:
-    """Boxed: takes the list of graph inputs, appends the folded tensors, runs `main`."""
+    """Boxed: takes the list of graph inputs, appends the folded tensors, runs `main`.
+
+    While a `check` fails for the parameters at hand, `plain` runs instead: the graph before
+    any rule, also boxed.
+    """
 
     _boxed_call = True
 
-    def __init__(self, split: Split, main: Callable[[list[Any]], list[Any]]) -> None:
+    def __init__(
+        self,
+        split: Split,
+        main: Callable[[list[Any]], list[Any]],
+        checks: Sequence[ParameterCheck],
+        plain: Callable[[list[Any]], list[Any]],
+    ) -> None:
         self._constants = split.constants
-        self._watched = split.watched
+        self._sources = split.watched
+        checked = {place for check in checks for _, place in check.inputs}
+        self._watched = tuple(sorted({*split.watched, *checked}))
         self._main = main
-        self._known: OrderedDict[tuple[Any, ...], list[torch.Tensor]] = OrderedDict()
-        self._fingerprint = Fingerprint(len(split.watched))
+        self._checks = tuple(checks)
+        self._plain = plain
+        self._known: OrderedDict[tuple[Any, ...], list[torch.Tensor] | None] = OrderedDict()
+        self._fingerprint = Fingerprint(len(self._watched))
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        parameters = [inputs[index] for index in self._watched]
-        key = self._key(parameters)
-        values = self._known.get(key)
+        key = self._key([inputs[index] for index in self._watched])
+        values = self._known[key] if key in self._known else self._refold(key, inputs)
         if values is None:
-            values = self._refold(key, parameters)
+            return self._plain(inputs)
         inputs.extend(values)
         return self._main(inputs)
 
@@ -51,10 +65,13 @@ class FoldedGraph:
         return (*pointers, *versions, self._fingerprint(pointers, parameters))
 
     def _refold(
-        self, key: tuple[Any, ...], parameters: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+        self, key: tuple[Any, ...], inputs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor] | None:
+        values = None
         with torch.no_grad():
-            values = [value.detach() for value in self._constants(*parameters)]
+            if all(holds_for(check, inputs) for check in self._checks):
+                parameters = [inputs[index] for index in self._sources]
+                values = [value.detach() for value in self._constants(*parameters)]
         self._known[key] = values
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)

@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 
+from .assumed import ParameterCheck
 from .attributes import Attributes
 from .binding import Failure, bind_vars
 from .egraph import FROZEN, EGraph, Ref
 from .evaluate import evaluate
-from .expr import Expr
+from .expr import Expr, names
 from .metadata import constant_key
 from .op import Op
 from .ops import OpTable
 from .pattern import Query
-from .rule import Rule
+from .rule import Assumption, Rule
 from .symbolic import compare
 from .world import EvaluateError
 
@@ -79,6 +80,7 @@ class Firing:
     start: int
     end: int
     roots: list[tuple[int, int]] = field(default_factory=list)
+    checks: tuple[ParameterCheck, ...] = ()
 
 
 class Mismatch(Exception):
@@ -115,6 +117,7 @@ class Applier:
         start = len(self.graph)
         self.world.firing = len(self.firings)
         try:
+            checks = tuple(self._check(rule, assumption, env) for assumption in rule.checked)
             made = self._build(rule, env)
             roots = [(row[query.nodes[at]], made[name]) for name, at in query.pattern.roots.items()]
             self._compare(rule, roots)
@@ -128,9 +131,22 @@ class Applier:
         if not unions:
             self.graph.rollback(start)
             return ()
-        firing = Firing(rule, matcher.classes(row), start, len(self.graph), unions)
+        firing = Firing(rule, matcher.classes(row), start, len(self.graph), unions, checks)
         self.firings.append(firing)
         return unions
+
+    def _check(self, rule: Rule, assumption: Assumption, env: dict[str, Any]) -> ParameterCheck:
+        """Which graph inputs an assumption about parameters speaks of. Raises EvaluateError."""
+        assert assumption.expr is not None
+        inputs = []
+        for name in sorted(names(assumption.expr)):
+            position = self.world.position(env[name])
+            if position is None:
+                raise EvaluateError(f"'{name}' is computed from parameters and cannot be checked")
+            inputs.append((name, position))
+        return ParameterCheck(
+            rule.name, rule.where, assumption.text, assumption.expr, tuple(inputs)
+        )
 
     def _failed(self, rule: Rule, matched: Sequence[int], reason: str) -> None:
         reasons = self.failures.setdefault(rule.name, {})

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from .assumed import speaks_of_frozen
 from .expr import Call, Compare, Expr, names
 from .kinds import tensor_vars, walk_values
 from .rule import (
@@ -68,13 +69,15 @@ def _fitted(rule: Rule, profile: str) -> Rule | None:
         fitted = _without_floats(rule)
     if fitted is None:
         return None
-    when = list(fitted.when)
+    when, checked = list(fitted.when), []
     for assumption in rule.assumes:
         if assumption.expr is not None and _provable(assumption.expr, rule):
             when.append(Condition(assumption.expr, assumption.text))
+        elif assumption.expr is not None and speaks_of_frozen(assumption.expr, rule):
+            checked.append(assumption)
         elif profile == "bitwise" or not _harmless(assumption, rule):
             return None
-    return replace(fitted, when=tuple(when))
+    return replace(fitted, when=tuple(when), checked=tuple(checked))
 
 
 def _allowed(numerics: str, profile: str) -> bool:

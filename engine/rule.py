@@ -103,6 +103,7 @@ class Rule:
     when: tuple[Condition, ...]
     numerics: Numerics
     assumes: tuple[Assumption, ...] = ()
+    checked: tuple[Assumption, ...] = ()  # those of `assumes` that folding verifies
     fires: tuple[Case, ...] = ()
     misses: tuple[Case, ...] = ()
     grad: bool = True

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from .apply import Applier, Firing, OnFailure
+from .assumed import ParameterCheck
 from .cost import CostModel
 from .decode import check_outputs, decode
 from .egraph import LEAF, EGraph
@@ -55,8 +56,11 @@ class StageOptions:
 
 @dataclass(frozen=True)
 class StageResult:
+    """`checks` must hold for the parameters whenever they are folded."""
+
     gm: fx.GraphModule
     report: StageReport
+    checks: tuple[ParameterCheck, ...] = ()
 
 
 class StageWarning(UserWarning):
@@ -153,7 +157,9 @@ class StageRun:
         new = decode(encoding, self.chosen, self._rules_of)
         check_outputs(self.gm, new)
         self._tick("decode")
-        return StageResult(new, self.report("changed", "", new))
+        firings = self.applier.firings
+        checks = dict.fromkeys(c for firing in firings for c in firing.checks)
+        return StageResult(new, self.report("changed", "", new), tuple(checks))
 
     def _as_it_was(self, encoding: Encoding) -> bool:
         """Whether every node of the original graph is in the choice."""

@@ -260,7 +260,7 @@ def profiled(folder: Path, profile: str, numerics: str, assumes: str = "", **typ
         ("exact", "0 <= i < n", "default fast"),
         ("exact", "x > 0", "fast"),
         ("exact", "finite", "fast"),
-        ("signed_zero", "", "default fast"),
+        ("signed_zero", "", "fast"),
         ("fewer_roundings", "", "default fast"),
         ("reassociate", "no_overflow", "default fast"),
         ("{approximate: {rtol: 1e-3}}", "", "fast"),

@@ -42,6 +42,28 @@ def _new_parameter(model: nn.Module) -> None:
     model[0].weight = nn.Parameter(torch.randn_like(model[0].weight))
 
 
+def _infinite_weight(model: nn.Module) -> None:
+    with torch.no_grad():
+        model[0].weight[0, 0, 0, 0] = torch.inf
+
+
+def _negative_variance(model: nn.Module) -> None:
+    model[1].running_var.data[2] = -3.0
+
+
+@pytest.mark.parametrize("change", [_infinite_weight, _negative_variance])
+def test_what_a_folded_rule_assumes_is_verified(change: Callable[[nn.Module], None]) -> None:
+    model, x = _model(), torch.randn(2, 3, 6, 6)
+    x[0, 0, 0, 0] = 0.0
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="eqsat")
+        compiled(x)
+        change(model)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5, equal_nan=True)
+        model.load_state_dict(_model().state_dict())
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("change", [_load, _step, _data_in_place, _data_replaced, _new_parameter])
 def test_a_changed_parameter_is_seen(change: Callable[[nn.Module], None]) -> None:
     model, x = _model(), torch.randn(2, 3, 6, 6)
