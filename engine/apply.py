@@ -248,7 +248,9 @@ class _Matcher:
                 return Failure(name, f"{values[name]} and {value}")
             values.setdefault(name, value)
         for name, index in self.hows:
-            values[name] = self._how(index, row)
+            how = self._how(index, row)
+            if values.setdefault(name, how) != how:
+                return Failure(f"**{name}", f"{values[name]} and {how}")
         return values
 
     def _how(self, index: int, row: Sequence[int]) -> dict[str, Any]:

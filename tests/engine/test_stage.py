@@ -330,3 +330,19 @@ def test_no_rules_is_no_work():
     assert result.gm is gm
     assert result.report.status == "skipped"
     assert result.report.as_json()["stage"] == "post_grad"
+
+
+def test_one_name_of_attributes_means_the_same_attributes():
+    """`**how` in two calls: convolutions of other strides are no siblings."""
+
+    def siblings(x, first, second):
+        one = aten.convolution.default(x, first, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        two = aten.convolution.default(x, second, None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1)
+        return one, two
+
+    args = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 1, 1), torch.randn(4, 3, 1, 1)
+    gm = trace(siblings, *args)
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    result = apply(gm, BOOK, weights={names[1]: 1, names[2]: 2})
+    assert "conv-merge" not in {fired.rule for fired in result.report.firings}
+    assert result.report.disabled == ()
