@@ -1,4 +1,4 @@
-"""Every row of rules/ops/pointwise.yaml against eager, special values included."""
+"""Every pointwise row of rules/ops against eager, special values included."""
 
 from __future__ import annotations
 
