@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -62,7 +63,8 @@ def compile_graph(
 ) -> Compiled:
     """Compile one Dynamo graph; gives a callable with the calling convention of `gm`.
 
-    Raises OptionError for an unknown option; any other failure falls back to `gm`.
+    Raises OptionError for an unknown option, and RestartAnalysis where Dynamo is to trace
+    again; any other failure falls back to `gm`.
     """
     settings = resolve(mode, options)
     if any(isinstance(value, list | tuple | dict) for value in example_inputs):
@@ -72,6 +74,8 @@ def compile_graph(
     try:
         capture = Capture(open_session(settings, _warn), report)
         compiled = _compile_captured(gm, example_inputs, capture)
+    except RestartAnalysis:  # not a failure: Dynamo traces again, knowing more
+        raise
     except Exception as error:
         return _fall_back(gm, error, report, settings)
     return guard_overlap(compiled, gm, example_inputs, frozenset(capture.mutated))

@@ -198,7 +198,7 @@ EQ_INLINE float eq_erf(float x) {
   p = eq_fma(p, y, 5.447185598e-03f);
   p = eq_fma(p, y, -2.178021008e-03f);
   p = eq_fma(p, y, 4.069179122e-04f);
-  float large = 1.0f - p;
+  float large = a > 3.92f ? 1.0f : 1.0f - p;  // exactly, as x * (1 + erf) of large x needs
   return eq_copysign(a < 1.0f ? small : large, x);
 }
 

@@ -19,7 +19,7 @@ from .expr import Expr, Literal, Name, Negative
 from .ops import OpTable
 from .rule import ConstType, Rule, TensorType, VarType
 from .symbolic import compare, plain
-from .world import EvaluateError, World, is_number
+from .world import EvaluateError, Facts, is_number
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Mismatch(Exception):
 def bind_vars(
     rule: Rule,
     values: Mapping[str, Any],
-    world: World,
+    world: Facts,
     table: OpTable,
     known: Mapping[Expr, Any] | None = None,
 ) -> dict[str, Any] | Failure:
@@ -59,7 +59,7 @@ def bind_vars(
     return env
 
 
-def bind_types(rule: Rule, values: Mapping[str, Any], world: World) -> dict[str, Any] | Failure:
+def bind_types(rule: Rule, values: Mapping[str, Any], world: Facts) -> dict[str, Any] | Failure:
     """`bind_vars` without the conditions."""
     env: dict[str, Any] = dict(values)
     later: list[tuple[str, Expr, Any]] = []
@@ -87,7 +87,7 @@ def _bind_tensors(
     kind: TensorType,
     name: str,
     value: Any,
-    world: World,
+    world: Facts,
     env: dict[str, Any],
     later: list[tuple[str, Expr, Any]],
 ) -> None:
@@ -104,7 +104,7 @@ def _bind_tensor(
     kind: TensorType,
     name: str,
     value: Any,
-    world: World,
+    world: Facts,
     env: dict[str, Any],
     later: list[tuple[str, Expr, Any]],
 ) -> None:

@@ -29,7 +29,7 @@ from .trial import Rejected, Trials
 _ATTEMPTS = 4000  # draws of a structure before a rule counts as one that never fires
 _MISS_ATTEMPTS = 300
 _OUTSIDE = 24  # examples outside an assumption, to see whether it is needed
-_ENOUGH = 12  # examples before a tag may be called loose
+_ENOUGH = 12  # examples before a tag or an assumption may be called loose
 
 _QUIET = hypothesis.settings(
     deadline=None,
@@ -184,7 +184,9 @@ def _measured(trials: Trials) -> str:
 def _warnings(trials: Trials, structures: list[Structure], count: int) -> list[str]:
     found: list[str] = []
     tag, measured = trials.rule.numerics.float_class, _measured(trials)
-    if measured != tag and count >= _ENOUGH and _is_exact(trials, structures):
+    if count < _ENOUGH:
+        return found
+    if measured != tag and _is_exact(trials, structures):
         found.append(f"tagged {tag}, but every example was {measured}")
     for assumption in trials.rule.assumes:
         if not _is_needed(trials, structures, assumption):

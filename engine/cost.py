@@ -3,8 +3,8 @@
 Takes a `Target` and the ops that become generated kernels; gives integer costs
 (femtoseconds) for the nodes of an e-graph. Pointwise work and views will be fused, so they
 cost their arithmetic; a reduction costs the reading of its input and a share of a launch; a
-product the larger of arithmetic and traffic; any other op a call into ATen and the traffic
-that such a call forces on its neighbours. Values that only depend on frozen inputs are
+product the larger of arithmetic and traffic; any other op a call into ATen, the traffic that
+such a call forces on its neighbours, and arithmetic. Values that only depend on frozen inputs are
 computed once, so they cost the memory they hold.
 """
 
@@ -29,6 +29,7 @@ PRODUCTS: Mapping[str, int] = {
 }
 _UNKNOWN_SIZE = 4096  # stands for a symbolic size without an example
 _PLAIN = frozenset({"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where"})
+_OPAQUE = 4.0  # flops per element of a call into ATen: it computes what its open form would
 _FUNCTION = 8.0  # flops of an exp, a division, a comparison chain, ...
 _SECOND = 10**15
 
@@ -78,7 +79,8 @@ class CostModel:
             rate = target.matrix_rate(_dtype(out, inputs))
             work = product_flops(op.name, inputs, out) / rate
             return target.extern + max(work, target.traffic(read + written))
-        return target.extern + 2 * target.traffic(read + written)
+        work = _OPAQUE * (sum(map(_count, inputs)) + _count(out)) / target.scalar_flops
+        return target.extern + 2 * target.traffic(read + written) + work
 
     def _pointwise(self, op: Op) -> float:
         """Flops per element."""

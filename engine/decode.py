@@ -38,11 +38,15 @@ class DecodeError(Exception):
 
 
 def decode(
-    encoding: Encoding, chosen: Mapping[int, int], rules: Callable[[int], tuple[str, ...]]
+    encoding: Encoding,
+    chosen: Mapping[int, int],
+    rules: Callable[[int], tuple[str, ...]],
+    spare: Mapping[int, int] | None = None,
 ) -> fx.GraphModule:
     """The graph of `chosen` (class to node). `rules` names the rules behind a node, as
-    "path:line name". Raises DecodeError or EvaluateError."""
-    return _Decoder(encoding, chosen, rules).run()
+    "path:line name". `spare` has nodes for classes that the choice does not need, but an
+    original call that must be kept may. Raises DecodeError or EvaluateError."""
+    return _Decoder(encoding, chosen, rules, spare or {}).run()
 
 
 def is_mutation(node: fx.Node) -> bool:
@@ -66,11 +70,13 @@ class _Decoder:
         encoding: Encoding,
         chosen: Mapping[int, int],
         rules: Callable[[int], tuple[str, ...]],
+        spare: Mapping[int, int],
     ) -> None:
         self.encoding = encoding
         self.graph = encoding.graph
         self.metadata = encoding.graph.metadata
         self.chosen = chosen
+        self.spare = spare
         self.rules = rules
         self.new = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}  # originals that are kept as they are
@@ -201,7 +207,7 @@ class _Decoder:
             if current in self.made:
                 stack.pop()
                 continue
-            node = self.chosen.get(current)
+            node = self.chosen.get(current, self.spare.get(current))
             if node is None:
                 raise DecodeError(f"no node was chosen for e{current}")
             missing = [child for child in self._needs(node) if child not in self.made]

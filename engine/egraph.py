@@ -121,22 +121,30 @@ class EGraph:
 
     def row(self, op: Op, args: Sequence[Any]) -> tuple[Constructor, tuple[int, ...]]:
         """An op call as constructor and columns. Tensors in `args` are `Ref`s."""
+        constructor, row, _ = self.placed_row(op, args)
+        return constructor, row
+
+    def placed_row(
+        self, op: Op, args: Sequence[Any]
+    ) -> tuple[Constructor, tuple[int, ...], list[Ref | None]]:
+        """`row`, and per column the handle that stands there (None for a constant)."""
         kinds: list[str] = []
         row: list[int] = []
-        intern, find = self.constants.intern, self.find
+        handles: list[Ref | None] = []
         for arg in args:
-            if isinstance(arg, Ref):
-                kinds.append("t")
-                row.append(find(arg.id))
-            elif isinstance(arg, list) and any(isinstance(item, Ref) for item in arg):
-                kinds.append("l" + "".join("t" if isinstance(item, Ref) else "h" for item in arg))
-                row += [find(item.id) if isinstance(item, Ref) else intern(item) for item in arg]
-            else:
-                kinds.append("h")
-                row.append(intern(arg))
+            is_list = isinstance(arg, list) and any(isinstance(item, Ref) for item in arg)
+            items = arg if is_list else [arg]
+            refs = [item if isinstance(item, Ref) else None for item in items]
+            letters = "".join("h" if ref is None else "t" for ref in refs)
+            kinds.append("l" + letters if is_list else letters)
+            handles += refs
+            row += map(self._column, items)
         if op.commutes and kinds[:2] == ["h", "t"] and self._neutral(op, row, 2):
-            kinds[:2], row[:2] = ["t", "h"], [row[1], row[0]]
-        return self.constructor(op, tuple(kinds)), tuple(row)
+            kinds[:2], row[:2], handles[:2] = kinds[1::-1], row[1::-1], handles[1::-1]
+        return self.constructor(op, tuple(kinds)), tuple(row), handles
+
+    def _column(self, item: Any) -> int:
+        return self.find(item.id) if isinstance(item, Ref) else self.constants.intern(item)
 
     def swapped(self, constructor: Constructor, row: tuple[int, ...]) -> tuple[int, ...] | None:
         """The row with its first two tensors exchanged, where that is the same value."""
@@ -263,7 +271,7 @@ class EGraph:
         self.level[left] = max(self.level[left], self.level[right])
         place = self.position.get(right)
         if place is not None:
-            self.position.setdefault(left, place)
+            self.position[left] = min(place, self.position.get(left, place))
         if right in self.inputs:
             self.inputs.add(left)
         return True
@@ -273,9 +281,11 @@ class EGraph:
         facts = self.metadata.facts
         return facts[self.meta[left]] == facts[self.meta[right]]
 
-    def rehash(self) -> None:
-        """Renews the memo after unions, so that calls are looked up by canonical ids."""
+    def rehash(self) -> set[int]:
+        """Renews the memo after unions, so that calls are looked up by canonical ids. Gives
+        the constructors that had nodes with arguments in another class."""
         memo: dict[tuple[int, ...], int] = {}
+        renewed: set[int] = set()
         find = self.find
         for node, kind in enumerate(self.kind):
             if kind == LEAF:
@@ -283,6 +293,7 @@ class EGraph:
             args = self.args[node]
             tensors = self.constructors[kind].tensors
             if any(self._parent[args[at]] != args[at] for at in tensors):
+                renewed.add(kind)
                 columns = self.constructors[kind].columns
                 args = self.args[node] = tuple(
                     find(item) if column == "t" else item
@@ -290,3 +301,4 @@ class EGraph:
                 )
             memo.setdefault((kind, *args), node)
         self._memo = memo
+        return renewed

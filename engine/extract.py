@@ -200,7 +200,9 @@ class _Search:
         self.node = list(node)
         self.count = [0] * len(problem.members)
         self.total = 0
-        self.place = topological(problem, node) or []
+        self.place: list[int] = []
+        self.order: list[int] = []  # the classes by place
+        self._place_all()
         self.readers: list[list[int]] = [[] for _ in problem.members]
         for index, children in enumerate(problem.children):
             for child in children:
@@ -220,9 +222,22 @@ class _Search:
             for index in members:
                 if not self.count[owner]:
                     break
-                if self.valid[index] and index != self.node[owner] and self._try([(owner, index)]):
+                if not self.valid[index] or index == self.node[owner]:
+                    continue
+                if not self._hopeless(owner, index) and self._try([(owner, index)]):
                     better = True
         return better
+
+    def _hopeless(self, owner: int, index: int) -> bool:
+        """Whether a swap cannot save anything: the node itself is no cheaper, and nothing that
+        the old one reads would become unused."""
+        cost, count, node = self.problem.cost, self.count, self.node
+        old, children = node[owner], self.problem.children
+        extra = cost[index] - cost[old]
+        extra += sum([cost[node[child]] for child in children[index] if not count[child]])
+        return extra >= 0 and not any(
+            [count[child] == 1 and child not in children[index] for child in children[old]]
+        )
 
     def pivot_all(self) -> bool:
         """Tries to route several used classes through one unused class at once."""
@@ -309,8 +324,40 @@ class _Search:
         place, children = self.place, self.problem.children
         if all(place[child] < place[owner] for owner, index in moves for child in children[index]):
             return True
+        if len(moves) == 1:
+            (owner, index) = moves[0]
+            return all(self._before(child, owner) for child in children[index])
+        return self._place_all()
+
+    def _place_all(self) -> bool:
+        """A new order of all classes; False, and no change, where there is none."""
         renewed = topological(self.problem, self.node)
         if renewed is None:
             return False
         self.place = renewed
+        self.order = sorted(range(len(renewed)), key=renewed.__getitem__)
+        return True
+
+    def _before(self, child: int, owner: int) -> bool:
+        """Moves `child`, and what it needs, before `owner`. False where it needs `owner`; the
+        order then still holds for the choice without this edge."""
+        place, order, children = self.place, self.order, self.problem.children
+        start, end = place[owner], place[child]
+        if end < start:
+            return True
+        moved = {child}
+        stack = [child]
+        while stack:
+            for other in children[self.node[stack.pop()]]:
+                if other == owner:
+                    return False
+                if place[other] > start and other not in moved:
+                    moved.add(other)
+                    stack.append(other)
+        part = order[start : end + 1]
+        order[start : end + 1] = [c for c in part if c in moved] + [
+            c for c in part if c not in moved
+        ]
+        for at in range(start, end + 1):
+            place[order[at]] = at
         return True

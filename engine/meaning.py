@@ -17,7 +17,7 @@ from .source import Problems, suggestion
 
 # What `scalar:` may call besides scalar ops: `lowering/pointwise.py` resolves these by the
 # arguments and dtypes of a call.
-_RESOLVED = ("pick", "given", "narrow", "largest")
+_RESOLVED = ("pick", "given", "narrow", "exact", "largest")
 
 
 def check_meanings(

@@ -8,7 +8,7 @@ ids and constant handles; what the constants must be is checked in Python (`appl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .egraph import Constructor
@@ -19,6 +19,7 @@ from .expr import (
     Expr,
     Item,
     Literal,
+    Logic,
     Name,
     Negative,
     Sequence,
@@ -69,13 +70,15 @@ class PatternNode:
 class Pattern:
     """`nodes` come operands first; `roots` maps root names to nodes. `tensors` are the plain
     tensor variables in order. `known` says that conditions or attributes mention tensors by
-    the expression that makes them."""
+    the expression that makes them. `order` holds the conditions that egglog can ask itself:
+    (x,) where x must be a parameter, (x, y) where x must come before y."""
 
     rule: Rule
     nodes: tuple[PatternNode, ...]
     roots: Mapping[str, int]
     tensors: tuple[str, ...]
     known: bool
+    order: tuple[tuple[str, ...], ...] = ()
 
     @property
     def ops(self) -> frozenset[str]:
@@ -91,6 +94,7 @@ class Query:
 
     pattern: Pattern
     relation: str
+    ruleset: str  # its own, so that a query can wait while others run
     text: tuple[str, ...]
     classes: int
     width: int
@@ -142,7 +146,18 @@ class _Compiler:
             self.roots,
             tuple(self.tensors),
             known,
+            tuple(self.order(conditions)),
         )
+
+    def order(self, conditions: Iterable[Expr]) -> Iterator[tuple[str, ...]]:
+        """The conditions about the order of parameters that must hold for single tensors."""
+        for expr in conditions:
+            if isinstance(expr, Logic) and expr.op == "and":
+                yield from self.order(expr.parts)
+            elif isinstance(expr, Call) and expr.fn in ("is_weight", "before"):
+                read = tuple(arg.id for arg in expr.args if isinstance(arg, Name))
+                if len(read) == len(expr.args) and set(read) <= self.tensors.keys():
+                    yield read
 
     def is_tensor(self, expr: Expr) -> bool:
         match expr:
@@ -242,11 +257,6 @@ def _asks(expr: Expr) -> bool:
     return any(isinstance(part, Call) for part in walk(expr))
 
 
-def ruleset(folder: str) -> str:
-    """The egglog rule set that holds the rules of a folder."""
-    return "f." + "".join(letter if letter.isalnum() else "_" for letter in folder)
-
-
 def fits(node: PatternNode, constructor: Constructor) -> bool:
     """Whether a constructor has tensors, lists and constants where the pattern has them."""
     for slot, kind in zip(node.slots, constructor.kinds, strict=True):
@@ -267,11 +277,15 @@ def fits(node: PatternNode, constructor: Constructor) -> bool:
 
 
 def queries(
-    pattern: Pattern, by_op: Mapping[str, list[Constructor]], number: int
+    pattern: Pattern,
+    by_op: Mapping[str, list[Constructor]],
+    number: int,
+    ordered: bool = True,
 ) -> Iterator[tuple[tuple[int, ...], Query]]:
     """Every way to spell the pattern with the constructors there are, each with a key.
 
-    `number` makes relation names unique among patterns.
+    `number` makes relation names unique among patterns. With `ordered` egglog asks for the
+    order of parameters; otherwise its rows hold matches that fail there.
     """
     choices = []
     for node in pattern.nodes:
@@ -281,18 +295,21 @@ def queries(
         choices.append(fitting)
     for picked in itertools.product(*choices):
         key = tuple(constructor.index for constructor in picked)
-        query = _Writer(pattern, picked).query(f"m.{number}.{'.'.join(map(str, key))}")
+        relation = f"m.{number}.{'.'.join(map(str, key))}"
+        query = _Writer(pattern, picked, ordered).query(relation)
         if query is not None:
             yield key, query
 
 
 class _Writer:
     """Spells one query. egglog variables are v0, v1, ... for classes and h0, h1, ... for
-    constants; i0, i1, ... are the canonical numbers of the classes."""
+    constants; i0, i1, ... are the canonical numbers of the classes, p0, p1, ... the places
+    of those that are parameters."""
 
-    def __init__(self, pattern: Pattern, picked: tuple[Constructor, ...]) -> None:
+    def __init__(self, pattern: Pattern, picked: tuple[Constructor, ...], ordered: bool) -> None:
         self.pattern = pattern
         self.picked = picked
+        self.order = pattern.order if ordered else ()
         self.classes: dict[str | int | tuple[str, int], int] = {}
         self.handles = 0
         self.lists: dict[str, int] = {}
@@ -313,20 +330,22 @@ class _Writer:
         for (result, columns), constructor in zip(rows, self.picked, strict=True):
             args = " ".join(f"{'v' if kind == 't' else 'h'}{at}" for kind, at in columns)
             body.append(f"(= v{result} ({constructor.name} {args}))")
+        body += self.places()
         body += [f"(= i{at} (g.number v{at}))" for at in range(count)]
         head = " ".join(
             [*(f"i{at}" for at in range(count)), *(f"h{at}" for at in range(self.handles))]
         )
         width = count + self.handles
+        ruleset = f"q.{relation}"
         declare = f"(relation {relation} ({' '.join(['i64'] * width)}))"
         rule = (
-            f"(rule ({' '.join(body)}) (({relation} {head}))"
-            f' :ruleset {ruleset(pattern.rule.folder)} :name "{relation}")'
+            f'(rule ({" ".join(body)}) (({relation} {head})) :ruleset {ruleset} :name "{relation}")'
         )
         return Query(
             pattern,
             relation,
-            (declare, rule),
+            ruleset,
+            (f"(ruleset {ruleset})", declare, rule),
             count,
             width,
             self.picked,
@@ -341,6 +360,14 @@ class _Writer:
                 for _, columns in rows
             ),
         )
+
+    def places(self) -> Iterator[str]:
+        """The conditions on the order of parameters."""
+        for name in dict.fromkeys(itertools.chain(*self.order)):
+            yield f"(= p{self.of(name)} (g.place v{self.of(name)}))"
+        for pair in self.order:
+            if len(pair) == 2:
+                yield f"(< p{self.of(pair[0])} p{self.of(pair[1])})"
 
     def columns(self, node: PatternNode, constructor: Constructor) -> list[tuple[str, int]] | None:
         """Kind and variable number per column; None where a list variable has two lengths."""

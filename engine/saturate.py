@@ -18,41 +18,48 @@ from typing import Any
 from egglog.bindings import EGraph as Engine
 
 from .apply import Applier
+from .breadth import Breadth
 from .egraph import LEAF, Constructor, EGraph
-from .pattern import Pattern, Query, queries, ruleset
+from .pattern import Pattern, Query, queries
 from .report import Budget
 from .schedule import Phase
 
 # The names of the base program start with "g."; constructors with "o.", loaders with "r.",
-# match relations with "m.", rule sets with "f.": rules of users cannot clash with them.
+# match relations with "m.", rule sets with "f." and "q.": rules of users cannot clash with them.
 _BASE = (
     "(sort T)",
     "(constructor g.node (i64) T :unextractable)",
     "(function g.number (T) i64 :merge (min old new))",
     "(function g.canonical (i64) i64 :merge (min old new))",
+    "(function g.place (T) i64 :merge (min old new))",
     "(relation r.leaf (i64))",
     "(relation r.merge (i64 i64))",
+    "(relation r.place (i64 i64))",
     "(ruleset f.load)",
     "(ruleset f.merged)",
     '(rule ((r.leaf n)) ((set (g.number (g.node n)) n)) :ruleset f.load :name "leaf")',
     '(rule ((r.merge a b)) ((union (g.node a) (g.node b))) :ruleset f.load :name "merge")',
+    '(rule ((r.place n p)) ((set (g.place (g.node n)) p)) :ruleset f.load :name "place")',
     "(rule ((= t (g.node n)) (= m (g.number t)) (!= n m)) ((set (g.canonical n) m))"
     ' :ruleset f.merged :name "merged")',
 )
 
 
-# More matches of one rule at one shared value than this are not looked for.
-_MOST_ROWS = 200_000
+# A query that may have more rows than this is not run.
+_MOST_ROWS = 100_000
 
 _PARSED: dict[str, tuple[Any, ...]] = {}
+_KEPT_TEXTS = 20_000
 
 
 @dataclass
 class _Running:
-    """A query that egglog runs: rows read so far, canonical rows seen, rows not yet used."""
+    """A query that egglog runs: rows read so far, canonical rows seen, rows not yet used, and
+    the state of the e-graph that it last saw."""
 
     query: Query
     read: int = 0
+    state: int = -1
     seen: set[tuple[int, ...]] = field(default_factory=set)
     waiting: deque[tuple[int, ...]] = field(default_factory=deque)
 
@@ -77,13 +84,16 @@ class Saturator:
         self._loaders: set[int] = set()
         self._unions: list[tuple[int, int]] = []
         self._running: dict[str, list[_Running]] = {folder: [] for folder in patterns}
+        self._state = 0  # counts the states that were sent
+        self._changed: dict[int, int] = {}  # per constructor the state that last changed it
+        self._placed = 0  # the state that last changed places
+        self._owners: list[int] = []  # the class of every node in that state
         self._keys: set[tuple[int, tuple[int, ...]]] = set()
         self._numbers = {
             id(pattern): number
             for number, pattern in enumerate(p for group in patterns.values() for p in group)
         }
         self._run(_BASE)
-        self._run([f"(ruleset {name})" for name in dict.fromkeys(map(ruleset, patterns))])
 
     def __enter__(self) -> Saturator:
         return self
@@ -98,8 +108,7 @@ class Saturator:
             self._flush()
             self._instantiate(folders)
             self.rounds += 1
-            self._run([f"(run-schedule {' '.join(f'(run {ruleset(f)})' for f in folders)})"])
-            changed = self._apply(phase, folders, limit)
+            changed = self._apply(phase, self._search(phase, folders), limit)
             if not changed:
                 break
         else:
@@ -120,61 +129,60 @@ class Saturator:
         for text in commands:
             found = _PARSED.get(text)
             if found is None:
+                if len(_PARSED) >= _KEPT_TEXTS:
+                    _PARSED.clear()
                 found = _PARSED[text] = tuple(self._engine.parse_program(text))
             parsed += found
         return self._engine.run_program(*parsed)
 
     def _instantiate(self, folders: Sequence[str]) -> None:
         """Adds the queries that the constructors there are by now make possible."""
-        by_op = self.graph.by_op
+        by_op, ordered = self.graph.by_op, self.applier.on_failure is None
         for folder in folders:
             for pattern in self.patterns[folder]:
                 number = self._numbers[id(pattern)]
-                for key, query in queries(pattern, by_op, number):
-                    if (number, key) in self._keys:
-                        continue
-                    self._keys.add((number, key))
-                    if self._breadth(query) > _MOST_ROWS:
-                        what = f"readers of one value in {pattern.rule.name}"
-                        self.budgets.append(Budget(folder, what, _MOST_ROWS))
-                        continue
-                    self._run(query.text)
-                    self._running[folder].append(_Running(query))
+                for key, query in queries(pattern, by_op, number, ordered):
+                    if (number, key) not in self._keys:
+                        self._keys.add((number, key))
+                        self._run(query.text)
+                        self._running[folder].append(_Running(query))
 
-    def _breadth(self, query: Query) -> int:
-        """How many matches a pattern with several roots can have at one value that the roots
-        share: egglog would list them all before any bound could act."""
-        roots = list(query.pattern.roots.values())
-        if len(roots) < 2:
-            return 0
-        variables = set(query.tensors.values())
-        shared = [
-            {at for kind, at in query.columns[root] if kind == "t"} & variables for root in roots
-        ]
-        common = set.intersection(*shared)
-        total = 1
-        for root in roots:
-            places = [at for at, (_, column) in enumerate(query.columns[root]) if column in common]
-            total *= self._readers(query.constructors[root], places[0]) if places else 1
-        return total
-
-    def _readers(self, constructor: Constructor, place: int) -> int:
-        """The most nodes of a constructor that have one class in one column."""
-        counts: dict[int, int] = {}
-        graph = self.graph
-        for node, kind in enumerate(graph.kind):
-            if kind == constructor.index:
-                owner = graph.find(graph.args[node][place])
-                counts[owner] = counts.get(owner, 0) + 1
-        return max(counts.values(), default=0)
-
-    def _apply(self, phase: Phase, folders: Sequence[str], limit: int) -> bool:
-        functions = self._engine.freeze().functions
-        changed = False
+    def _search(self, phase: Phase, folders: Sequence[str]) -> list[_Running]:
+        """Runs the queries that may have new rows; gives those with rows to use, in order."""
+        breadth = Breadth(self.graph)
+        chosen = []
         for folder in folders:
             for running in self._running[folder]:
+                if self._may_have_new_rows(running) and len(running.waiting) <= phase.matches:
+                    if breadth.exceeds(running.query, _MOST_ROWS):
+                        self._skip(phase, running.query.pattern.rule.name)
+                    else:
+                        chosen.append(running)
+        if chosen:
+            self._run([f"(run-schedule (run {running.query.ruleset}))" for running in chosen])
+            functions = self._engine.freeze().functions
+            for running in chosen:
+                running.state = self._state
                 self._read(running, functions[running.query.relation].rows)
-                changed |= self._use(running, phase.matches, limit)
+        return [one for folder in folders for one in self._running[folder] if one.waiting]
+
+    def _may_have_new_rows(self, running: _Running) -> bool:
+        """Whether a node that the query could match is new, or in another class, since."""
+        latest = max(self._changed.get(c.index, 0) for c in running.query.constructors)
+        if running.query.pattern.order:
+            latest = max(latest, self._placed)
+        return latest > running.state
+
+    def _skip(self, phase: Phase, rule: str) -> None:
+        """Notes, once per phase, that the rows of a rule are too many to be listed."""
+        budget = Budget(phase.name, f"rows of {rule}", _MOST_ROWS)
+        if budget not in self.budgets:
+            self.budgets.append(budget)
+
+    def _apply(self, phase: Phase, running: Sequence[_Running], limit: int) -> bool:
+        changed = False
+        for one in running:
+            changed |= self._use(one, phase.matches, limit)
         return changed
 
     def _read(self, running: _Running, rows: Sequence[Any]) -> None:
@@ -185,7 +193,7 @@ class Saturator:
         running.waiting.extend(fresh)
 
     def _use(self, running: _Running, matches: int, limit: int) -> bool:
-        """Applies waiting matches, at most `matches` of them; whether any changed the graph."""
+        """Applies waiting rows until `matches` of them held; whether any changed the graph."""
         find, count = self.graph.find, running.query.classes
         changed = False
         while running.waiting and matches > 0 and len(self.graph) < limit:
@@ -194,10 +202,11 @@ class Saturator:
             if row in running.seen:
                 continue
             running.seen.add(row)
-            matches -= 1
             unions = self.applier.apply(running.query, row)
-            changed |= bool(unions)
-            self._unions += unions
+            if unions is not None:
+                matches -= 1
+                changed |= bool(unions)
+                self._unions += unions
         return changed
 
     def _flush(self) -> None:
@@ -205,6 +214,7 @@ class Saturator:
         graph = self.graph
         if self._sent == len(graph) and not self._unions:
             return
+        self._state += 1
         commands = self._declare(graph.constructors[self._declared :])
         self._declared = len(graph.constructors)
         rows: dict[str, list[str]] = {}
@@ -248,6 +258,9 @@ class Saturator:
     def _rows_of(self, node: int, rows: dict[str, list[str]]) -> None:
         graph = self.graph
         kind = graph.kind[node]
+        place = graph.position.get(node)
+        if place is not None:
+            rows.setdefault("r.place", []).append(f"{node}\t{place}\n")
         if kind == LEAF:
             rows.setdefault("r.leaf", []).append(f"{node}\n")
             return
@@ -260,9 +273,19 @@ class Saturator:
             lines.append("\t".join(map(str, (kind, node, *swapped))) + "\n")
 
     def _learn(self, changed: bool) -> None:
-        """Takes over the classes that egglog merged because their nodes became equal."""
-        number = self._engine.value_to_i64
+        """Takes over the classes that egglog merged because their nodes became equal, and
+        notes which constructors have nodes that are new or in another class."""
+        number, graph = self._engine.value_to_i64, self.graph
         for row in self._engine.freeze().functions["g.canonical"].rows:
-            changed |= self.graph.union(number(row.inputs[0]), number(row.output))
+            changed |= graph.union(number(row.inputs[0]), number(row.output))
+        renewed = graph.rehash() if changed else set()
         if changed:
-            self.graph.rehash()
+            self._placed = self._state
+            for node, owner in enumerate(self._owners):
+                if graph.find(node) != owner:
+                    self._owners[node] = graph.find(node)
+                    renewed.add(graph.kind[node])
+        fresh = range(len(self._owners), len(graph))
+        self._owners += map(graph.find, fresh)
+        renewed.update(graph.kind[node] for node in fresh)
+        self._changed.update(dict.fromkeys(renewed, self._state))

@@ -154,7 +154,12 @@ class StageRun:
         if self._as_it_was(encoding):
             return StageResult(self.gm, self.report("unchanged", "nothing is cheaper"))
         self.cost_after = choice.cost
-        new = decode(encoding, self.chosen, self._rules_of)
+        every = {
+            owner: members[choice.node[at]]
+            for at, owner in enumerate(classes)
+            if choice.node[at] >= 0
+        }
+        new = decode(encoding, self.chosen, self._rules_of, every)
         check_outputs(self.gm, new)
         self._tick("decode")
         firings = self.applier.firings

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .creation import constant
 from .index import Index, Size, as_index, floor_div, remainder
 from .loops import Scalar, Store
 from .values import Indices, Stored, Value, axes_for, mapped, plain, shape_of
@@ -178,6 +179,18 @@ def select_scatter(work: Work, node: fx.Node, x: Value, source: Value, dim: int,
     return work.pointwise(node, node.meta["val"], make)
 
 
+def slice_backward(
+    work: Work, node: fx.Node, grad: Value, _: Any, dim: int, start: Any, end: Any, step: Any
+) -> Value:
+    """Zeros with the gradient in the slice."""
+    return slice_scatter(work, node, constant(node, 0), grad, dim, start, end, step)
+
+
+def select_backward(work: Work, node: fx.Node, grad: Value, _: Any, dim: int, at: Any) -> Value:
+    """Zeros with the gradient in one entry."""
+    return select_scatter(work, node, constant(node, 0), grad, dim, at)
+
+
 def _triangle(op: str) -> Lower:
     """tril keeps column <= row + diagonal, triu column >= row + diagonal."""
 
@@ -204,6 +217,8 @@ ASSEMBLE: Mapping[str, Lower] = {
     "constant_pad_nd": pad,
     "slice_scatter": slice_scatter,
     "select_scatter": select_scatter,
+    "slice_backward": slice_backward,
+    "select_backward": select_backward,
     "tril": _triangle("le"),
     "triu": _triangle("ge"),
 }

@@ -211,6 +211,8 @@ def flatten(index: tuple[Index, ...], strides: tuple[Size, ...], offset: Size = 
 
 def unflatten(position: Index, shape: tuple[Size, ...]) -> tuple[Index, ...]:
     """The logical index of row-major element `position` in `shape`."""
+    if 0 in shape:  # there is no such element
+        return (ZERO,) * len(shape)
     parts: list[Index] = []
     for size in reversed(shape[1:]):
         parts.append(remainder(position, size))

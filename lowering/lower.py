@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ..engine.dtypes import word_of
 from ..engine.op import Bound, Op
@@ -21,6 +22,7 @@ from ..engine.ops import OpTable
 from ..engine.rule import ScalarEntry
 from .assemble import ASSEMBLE
 from .creation import CREATION
+from .draws import DRAWS
 from .externs import VALUES, as_argument, extern
 from .index import as_index
 from .indexing import INDEXING
@@ -157,7 +159,8 @@ class Lowering:
         buffer = self._work.buffer(
             node.name, word_of(value.dtype), shape_of(value), stride_of(value), "constant"
         )
-        self._work.constants[buffer.name] = value.detach()
+        with unset_fake_temporarily():  # AOTAutograd compiles under its fake mode
+            self._work.constants[buffer.name] = value.detach()
         return Stored(buffer)
 
     def _call(self, node: fx.Node) -> Any:
@@ -188,15 +191,17 @@ class Lowering:
         """Raises Declined where only the op itself will do."""
         if node.op != "call_function" or not _all_supported(node):
             raise Declined
-        bound = self._table.bind(node.target, node.args, node.kwargs)
-        if bound is None:
-            raise Declined
-        if bound.op.entry is not None and bound.op.entry.scalar is not None:
-            return self._pointwise(node, bound)
-        made = PYTHON.get(_family(bound.op))
+        made, given = DRAWS.get(node.target), node.args
+        if made is None:
+            bound = self._table.bind(node.target, node.args, node.kwargs)
+            if bound is None:
+                raise Declined
+            if bound.op.entry is not None and bound.op.entry.scalar is not None:
+                return self._pointwise(node, bound)
+            made, given = PYTHON.get(_family(bound.op)), bound.args
         if made is None:
             raise Declined
-        args = [as_argument(self._work, arg) for arg in bound.args]
+        args = [as_argument(self._work, arg) for arg in given]
         mark = len(self._work.steps)
         try:
             return made(self._work, node, *args)
@@ -216,6 +221,7 @@ class Lowering:
             for param, arg in zip(bound.op.params, bound.args, strict=True)
         }
         dtype = _meeting(values) if result == "bool" else result
+        single = frozenset(name for name, value in values.items() if _is_single(value))
 
         def make(index: Indices) -> Scalar:
             read = {
@@ -224,7 +230,7 @@ class Lowering:
                 else value
                 for name, value in values.items()
             }
-            return Meaning(work.builder, read, dtype, self._scalars or None).of(expr)
+            return Meaning(work.builder, read, dtype, self._scalars or None, single).of(expr)
 
         return work.pointwise(node, meta, make)
 
@@ -326,6 +332,10 @@ def _meeting(values: Mapping[str, Any]) -> str:
         elif isinstance(value, bool | int | float) or is_size(value):
             operands.append(value)
     return promoted(operands) if operands else "bool"
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, VALUES) and all(size == 1 for size in value.shape)
 
 
 def _all_supported(node: fx.Node) -> bool:

@@ -9,7 +9,9 @@ bool. Two forms choose while lowering, by the arguments of the call:
     given(argument, a, b)                a where the argument is not None, else b
 
 `narrow(x)` rounds to the dtype in which the operands meet, as eager does to a Python number
-for some ops on half types; `largest(x)` is the largest finite number of that dtype.
+for some ops on half types; `exact(x)` is the opposite: an argument of one element keeps the
+digits that its own dtype has, and `trunc_div` by it is not rounded in between. `largest(x)` is
+the largest finite number of the dtype in which the operands meet.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ OPERATORS: Mapping[str, str] = {
     "**": "pow",
 }
 DIVISIONS = frozenset(("floor_div", "trunc_div", "remainder", "fmod"))
-UNLIKE_OPMATH = frozenset(("trunc_div", "floor_div", "nextafter"))
+UNLIKE_OPMATH = frozenset(("floor_div", "nextafter"))
 WHOLE = frozenset(("floor", "ceil", "round", "trunc"))
 
 
@@ -55,7 +57,8 @@ class Meaning:
 
     `values` maps argument names to scalars, numbers (plain or symbolic), words and None;
     `dtype` is where the operands meet, in which arithmetic is done. `known` holds the scalar
-    ops that the target can spell; None is all of them.
+    ops that the target can spell; None is all of them. `single` names the arguments that are
+    tensors of one element.
     """
 
     def __init__(
@@ -64,10 +67,12 @@ class Meaning:
         values: Mapping[str, Any],
         dtype: str,
         known: Container[str] | None = None,
+        single: Container[str] = (),
     ) -> None:
         self._builder = builder
         self._known = known
         self._values = values
+        self._single = single
         self._meet = dtype
         self._dtype = opmath(dtype)
 
@@ -99,6 +104,10 @@ class Meaning:
             return self._narrow(self.of(call.args[0]))
         if call.fn == "largest":
             return self._largest()
+        if call.fn == "exact":
+            return self._exact(call.args[0])
+        if call.fn == "trunc_div" and self._meet in HALVES:
+            return self._half_trunc_div(*call.args)
         if call.fn == "where":
             condition = self._bool(self.of(call.args[0]))
             if condition.op == "const":  # the other branch may not exist in this dtype
@@ -134,6 +143,27 @@ class Meaning:
             rounded = torch.tensor(scalar.value, dtype=dtype_of(self._meet))
             return self._builder.const(rounded.item(), self._dtype)
         return self._numeric(self._builder.cast(scalar, self._meet))
+
+    def _exact(self, expr: Expr) -> Scalar:
+        if self._is_single(expr):
+            assert isinstance(expr, Name)
+            value = self._values[expr.id]
+            return self._numeric(value) if isinstance(value, Scalar) else self._argument(value)
+        return self.of(expr)
+
+    def _is_single(self, expr: Expr) -> bool:
+        if not isinstance(expr, Name):
+            return False
+        return expr.id in self._single or isinstance(self._values[expr.id], bool | int | float)
+
+    def _half_trunc_div(self, dividend: Expr, divisor: Expr) -> Scalar:
+        """Eager rounds the quotient of half numbers first, but not that by a single number."""
+        parts = (self._numeric(self.of(dividend)), self._numeric(self.of(divisor)))
+        quotient = self._builder.make("div", parts, self._dtype)
+        alone = isinstance(divisor, Call) and divisor.fn == "exact"
+        if not (alone and self._is_single(divisor.args[0])):
+            quotient = self._narrow(quotient)
+        return self._builder.make("trunc", (quotient,), self._dtype)
 
     def _largest(self) -> Scalar:
         if self._meet not in FLOATS:
@@ -194,17 +224,10 @@ class Meaning:
             if op == "pow":
                 return self._int_power(parts)
         elif self._meet in HALVES and op in UNLIKE_OPMATH:
-            return self._half(op, parts)
+            raise Declined  # eager works on the half numbers themselves
         elif op == "pow" and parts[1].op == "const":
             return self._power(parts[0], float(parts[1].value), parts)
         return make(op, parts, self._dtype)
-
-    def _half(self, op: str, parts: tuple[Scalar, ...]) -> Scalar:
-        """Ops that eager does on half numbers themselves."""
-        if op != "trunc_div":
-            raise Declined
-        quotient = self._narrow(self._builder.make("div", parts, self._dtype))
-        return self._builder.make("trunc", (quotient,), self._dtype)
 
     def _int_division(self, op: str, parts: tuple[Scalar, ...]) -> Scalar:
         """Eager raises on division by zero, so only a known divisor will do."""
@@ -231,12 +254,16 @@ class Meaning:
     def _power(self, base: Scalar, exponent: float, parts: tuple[Scalar, ...]) -> Scalar:
         """The exponents for which eager does not call pow."""
         made = _POWERS.get(exponent)
-        if made is None:
+        if made is None or (self._meet == "f16" and exponent in (0.5, -0.5)):
             return self._builder.make("pow", parts, self._dtype)
         return made(self, base)
 
     def power_of(self, op: str, *args: Scalar) -> Scalar:
         return self._builder.make(op, args, self._dtype)
+
+    def rounded(self, scalar: Scalar) -> Scalar:
+        """A factor of a power between two steps, which bf16 keeps as bf16."""
+        return self._narrow(scalar) if self._meet == "bf16" else scalar
 
     def one(self) -> Scalar:
         return self._number(1.0)
@@ -254,9 +281,9 @@ _POWERS: Mapping[float, Callable[[Meaning, Scalar], Scalar]] = {
     0.0: lambda meaning, x: meaning.one(),
     1.0: lambda meaning, x: x,
     2.0: _square,
-    3.0: lambda meaning, x: meaning.power_of("mul", _square(meaning, x), x),
+    3.0: lambda meaning, x: meaning.power_of("mul", meaning.rounded(_square(meaning, x)), x),
     0.5: lambda meaning, x: meaning.power_of("sqrt", x),
     -0.5: lambda meaning, x: meaning.power_of("rsqrt", x),
     -1.0: lambda meaning, x: meaning.power_of("reciprocal", x),
-    -2.0: lambda meaning, x: meaning.power_of("reciprocal", _square(meaning, x)),
+    -2.0: lambda meaning, x: meaning.power_of("reciprocal", meaning.rounded(_square(meaning, x))),
 }

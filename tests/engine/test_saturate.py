@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from eqsat.engine.apply import Applier, same_constant
+from eqsat.engine.apply import Applier
 from eqsat.engine.encode import encode
 from eqsat.engine.load import builtin_book, load_book
+from eqsat.engine.matcher import same_constant
 from eqsat.engine.ops import OpTable
 from eqsat.engine.pattern import compile_rule
 from eqsat.engine.saturate import Saturator
@@ -231,7 +232,7 @@ def test_a_value_with_very_many_readers_is_left_alone(tmp_path, monkeypatch):
     weights = [torch.randn(4, 4) for _ in range(3)]
     firings, budgets = merge_pairs(tmp_path, lambda x, *w: [x @ part for part in w], X, *weights)
     assert not firings
-    assert budgets[0].what == "readers of one value in pair-merge"
+    assert budgets[0].what == "rows of pair-merge"
 
 
 def test_same_constant():
