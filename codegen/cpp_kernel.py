@@ -18,16 +18,6 @@ from .cpp_index import IndexPrinter, print_size
 from .passes import Analysis, analyse
 from .scalars import find, rounds, spell
 
-# What ATen computes for these constant exponents of floats instead of a power.
-_POWERS = {
-    0.5: "eq_sqrt($x)",
-    2.0: "$x * $x",
-    3.0: "$x * $x * $x",
-    -0.5: "1 / eq_sqrt($x)",
-    -1.0: "1 / $x",
-    -2.0: "1 / ($x * $x)",
-}
-
 
 class SymbolNames(dict[str, str]):
     """sympy symbol name -> argument name, given out at first use."""
@@ -111,18 +101,10 @@ class Kernel:
             case "cast":
                 return cpp_types.cast(operands[0], scalar.args[0].dtype, scalar.dtype)
         entry = find(self.scalars, scalar)
-        text = self._power(scalar, operands) or spell(entry.cpp, entry, scalar, operands)
+        text = spell(entry.cpp, entry, scalar, operands)
         if rounds(entry, scalar):
             return cpp_types.rounded(f"({text})", scalar.dtype)
         return text
-
-    def _power(self, scalar: Scalar, operands: Sequence[str]) -> str | None:
-        if scalar.op != "pow" or scalar.args[1].op != "const":
-            return None
-        if scalar.dtype not in cpp_types.FLOATS:
-            return None
-        special = _POWERS.get(float(scalar.args[1].value))
-        return special.replace("$x", operands[0]) if special else None
 
     def _load(self, scalar: Scalar, operands: Sequence[str]) -> str:
         place = self.staged.get(id(scalar)) or self.place(scalar.buffer or "", scalar.index)

@@ -18,7 +18,7 @@ import torch
 
 from .dtypes import word_of
 from .egraph import FROZEN, LEAF, EGraph
-from .expr import Binary, Call, Expr, Literal, Name, walk
+from .expr import Binary, Call, Expr, Literal, Name, children
 from .op import Op
 from .target import Target
 
@@ -28,9 +28,13 @@ PRODUCTS: Mapping[str, int] = {
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), 1),
 }
 _UNKNOWN_SIZE = 4096  # stands for a symbolic size without an example
-_PLAIN = frozenset({"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where"})
+_PLAIN = frozenset(
+    "add sub mul neg abs maximum minimum where relu square eq ne lt le gt ge "
+    "logical_and logical_or logical_xor logical_not bit_and bit_or bit_xor bit_not".split()
+)
+_FREE = frozenset({"narrow", "exact", "largest"})  # these say a dtype and compute nothing
 _OPAQUE = 4.0  # flops per element of a call into ATen: it computes what its open form would
-_FUNCTION = 8.0  # flops of an exp, a division, a comparison chain, ...
+_FUNCTION = 8.0  # flops of an exp, a root, ...; a division is half of that
 _SECOND = 10**15
 
 
@@ -97,15 +101,23 @@ class CostModel:
 
 def scalar_flops(expr: Expr) -> float:
     """A rough count for a pointwise meaning: 1 per plain operation, more per function."""
-    total = 0.0
-    for part in walk(expr):
-        if isinstance(part, Binary):
-            total += 1.0 if part.op in "+-*" else _FUNCTION / 2
-        elif isinstance(part, Call):
-            total += 1.0 if part.fn in _PLAIN else _FUNCTION
-        elif not isinstance(part, (Name, Literal)):
-            total += 1.0
-    return max(total, 1.0)
+    return max(_flops(expr), 1.0)
+
+
+def _flops(expr: Expr) -> float:
+    below = [_flops(part) for part in children(expr)]
+    match expr:
+        case Name() | Literal():
+            return 0.0
+        case Binary(op=op):
+            return sum(below) + (1.0 if op in "+-*" else _FUNCTION / 2)
+        case Call(fn="pick"):  # one of the alternatives, of which the last is the usual one
+            return below[-1]
+        case Call(fn="given"):
+            return max(below)
+        case Call(fn=fn):
+            return sum(below) + (0.0 if fn in _FREE else 1.0 if fn in _PLAIN else _FUNCTION)
+    return sum(below) + 1.0
 
 
 def product_flops(name: str, inputs: Sequence[Any], out: Any) -> float:

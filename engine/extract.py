@@ -150,15 +150,18 @@ def _greedy(problem: Problem) -> list[int]:
     """Per class the node whose set of needed classes is cheapest, in passes to a fixpoint.
 
     Sets are bit masks; a set's price is its largest part's plus what the other parts add.
+    Children come before what reads them, whatever rule made them, so that a few passes do
+    for chains of any length.
     """
     count = len(problem.members)
     node, needs, price = [-1] * count, [0] * count, [0] * count
     paid = [0] * count
+    order = _postorder(problem)
     for _ in range(PASSES):
         changed = False
-        for owner, members in enumerate(problem.members):
+        for owner in order:
             bit = 1 << owner
-            for index in members:
+            for index in problem.members[owner]:
                 children = problem.children[index]
                 if any(node[child] < 0 or needs[child] & bit for child in children):
                     continue
@@ -171,6 +174,28 @@ def _greedy(problem: Problem) -> list[int]:
         if not changed:
             break
     return node
+
+
+def _postorder(problem: Problem) -> list[int]:
+    """All classes, each after those that any of its nodes reads, but where that is a cycle."""
+    order: list[int] = []
+    seen = [False] * len(problem.members)
+    for first in range(len(problem.members)):
+        stack = [(first, False)]
+        while stack:
+            owner, done = stack.pop()
+            if done:
+                order.append(owner)
+            elif not seen[owner]:
+                seen[owner] = True
+                stack.append((owner, True))
+                stack.extend(
+                    (child, False)
+                    for index in reversed(problem.members[owner])
+                    for child in reversed(problem.children[index])
+                    if not seen[child]
+                )
+    return order
 
 
 def _union(
