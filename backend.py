@@ -23,11 +23,13 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 from .aliasing import guard_overlap
 from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
 from .config import Settings, resolve
+from .engine.shelf import without_collection
 from .engine.stage import StageOptions, StageResult, run_stage
 from .logs import log_fusion, log_graph, log_program, log_text
 from .lowering.fold import split_constants
@@ -72,8 +74,9 @@ def compile_graph(
         return flatten_graph_inputs(gm, example_inputs, again)
     report = open_report("capture")
     try:
-        capture = Capture(open_session(settings, _warn), report)
-        compiled = _compile_captured(gm, example_inputs, capture)
+        with without_collection(), _use_lazy_graph_module(True):
+            capture = Capture(open_session(settings, _warn), report)
+            compiled = _compile_captured(gm, example_inputs, capture)
     except RestartAnalysis:  # not a failure: Dynamo traces again, knowing more
         raise
     except Exception as error:
@@ -129,7 +132,8 @@ def compile_aten(
     static = () if kind == "backward" or metadata is None else metadata.static_input_indices or ()
     settings = capture.session.settings
     try:
-        return _compile_aten(gm, kind, tuple(static), capture, report)
+        with without_collection():  # a backward graph is compiled later, on its own
+            return _compile_aten(gm, kind, tuple(static), capture, report)
     except Exception as error:
         return _boxed(_fall_back(gm, error, report, settings))
 

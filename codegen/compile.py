@@ -348,7 +348,7 @@ def _surround(
     allocate, free, drop = (defaultdict[int, list[int]](list) for _ in range(3))
     for name, buffer in program.buffers.items():
         if buffer.role == "output" and ready():
-            allocate[first.get(name, 0)].append(operands.whole(name))
+            allocate[first.get(name, len(touched))].append(operands.whole(name))
         elif name not in last or buffer.role not in ("extern", "input"):
             continue
         elif name in owned:
@@ -357,7 +357,7 @@ def _surround(
             drop[last[name]].append(operands.slot(name))
     around = [
         Around(tuple(allocate[number]), tuple(free[number]), number in drop)
-        for number in range(len(program.steps))
+        for number in range(len(program.steps) + 1)
     ]
     return around, {number: tuple(slots) for number, slots in drop.items()}
 

@@ -46,6 +46,7 @@ class Kernel:
         self.arguments = _argument_names(self.analysis, nest)
         self.names: dict[int, str] = {}
         self.staged: dict[int, str] = {}  # loads that read a local tile instead
+        self.unrounded: dict[str, str] = {}  # name of a half float -> of the float behind it
         self.lines: list[str] = []
         self._depth = 1
         self._values = 0
@@ -88,10 +89,23 @@ class Kernel:
             return
         name = self.fresh()
         text = self.expression(scalar)
+        if self._rounded(scalar):  # a store packs the float itself, in fewer steps
+            self.unrounded[name] = f"{name}_float"
+            self.write(f"const float {name}_float = {text};")
+            text = cpp_types.rounded(f"{name}_float", scalar.dtype)
         self.write(f"const {cpp_types.VALUE_TYPES[scalar.dtype]} {name} = {text};")
         self.names[id(scalar)] = name
 
+    def _rounded(self, scalar: Scalar) -> bool:
+        """Whether `scalar` is a half float that its expression gives as any float."""
+        if scalar.op in ("load", "index") or scalar.dtype not in cpp_types.HALVES:
+            return False
+        if scalar.op == "cast":
+            return scalar.args[0].dtype != scalar.dtype
+        return rounds(find(self.scalars, scalar), scalar)
+
     def expression(self, scalar: Scalar) -> str:
+        """C++ for `scalar` before a result in half floats is rounded."""
         operands = [self.name(part) for part in scalar.args]
         match scalar.op:
             case "load":
@@ -99,12 +113,11 @@ class Kernel:
             case "index":
                 return self.printer.index(scalar.index[0])
             case "cast":
+                if self._rounded(scalar):
+                    return f"(float){operands[0]}"
                 return cpp_types.cast(operands[0], scalar.args[0].dtype, scalar.dtype)
         entry = find(self.scalars, scalar)
-        text = spell(entry.cpp, entry, scalar, operands)
-        if rounds(entry, scalar):
-            return cpp_types.rounded(f"({text})", scalar.dtype)
-        return text
+        return spell(entry.cpp, entry, scalar, operands)
 
     def _load(self, scalar: Scalar, operands: Sequence[str]) -> str:
         place = self.staged.get(id(scalar)) or self.place(scalar.buffer or "", scalar.index)
@@ -127,8 +140,13 @@ class Kernel:
         value = cpp_types.cast(self.name(store.value), store.value.dtype, dtype)
         if store.mode == "add":
             sign = "|" if dtype == "bool" else "+"
-            value = cpp_types.rounded(f"({cpp_types.load(dtype, place)} {sign} {value})", dtype)
-        self.write(f"{place} = {cpp_types.stored(dtype, value)};")
+            value = f"{cpp_types.load(dtype, place)} {sign} {value}"
+            word = cpp_types.packed(f"({value})", dtype)
+        elif value in self.unrounded:
+            word = cpp_types.packed(self.unrounded[value], dtype)
+        else:
+            word = cpp_types.stored(dtype, value)
+        self.write(f"{place} = {word};")
 
     # ---- signature ----
 

@@ -82,6 +82,11 @@ def stored(dtype: str, value: str) -> str:
     return f"eq_to_{dtype}({value})" if dtype in HALVES else value
 
 
+def packed(value: str, dtype: str) -> str:
+    """The memory word for `value`, a float that is not rounded to a half dtype yet."""
+    return f"eq_pack_{dtype}({value})" if dtype in HALVES else value
+
+
 def rounded(value: str, dtype: str) -> str:
     """`value`, a float, rounded to a half dtype; other dtypes as they are."""
     return f"eq_round_{dtype}({value})" if dtype in HALVES else value

@@ -52,15 +52,15 @@ class Around:
 
 
 def emit_entry(calls: Sequence[Call], around: Sequence[Around]) -> str:
-    """C++ text of the entry; `around` has one entry per call."""
+    """C++ text of the entry; `around` has one entry per call, and one for after the last."""
     lines = ['#include "entry_runtime.h"', ""]
     lines += _prototypes(calls)
     lines += [f'extern "C" int64_t {ENTRY}(Context *c) {{', "  void **p = c->pointers;"]
     lines.append("  const int64_t *n = c->numbers;")
     lines.append("  (void)p, (void)n;")
-    for step, (call, more) in enumerate(zip(calls, around, strict=True)):
+    for step, (call, more) in enumerate(zip((*calls, None), around, strict=True)):
         lines += [f"  if (allocate(c, {i})) return {step + 1};" for i in more.allocate]
-        lines += _emit(step, call)
+        lines += _emit(step, call) if call is not None else ()
         lines += [f"  drop(c, &c->owned[{slot}]);" for slot in more.free]
         if more.drop:
             lines.append(f"  if (c->python(c, {-1 - step})) return {step + 1};")

@@ -45,6 +45,9 @@ EQ_INLINE uint16_t eq_to_bf16(float x) {  // x is representable
   return (uint16_t)(eq_bits(x) >> 16);
 }
 
+EQ_INLINE uint16_t eq_pack_bf16(float x) {  // rounds and packs
+  return eq_to_bf16(eq_round_bf16(x));
+}
 
 EQ_INLINE float eq_from_f16(uint16_t half) {
   // The exponent is rebased by a multiplication, which also normalises denormals.
@@ -55,14 +58,30 @@ EQ_INLINE float eq_from_f16(uint16_t half) {
   return eq_float(bits | (((uint32_t)half & 0x8000u) << 16));
 }
 
+// The step of halves around x, times 1.5 * 2**23: adding it to |x| leaves whole steps. Exponents
+// are held between that of the denormals and the first that overflows.
+EQ_INLINE int32_t eq_f16_exponent(float x) {
+  int32_t bits = (int32_t)(eq_bits(x) & 0x7f800000u);
+  bits = bits < 0x38800000 ? 0x38800000 : bits;
+  return bits > 0x47800000 ? 0x47800000 : bits;
+}
+#define EQ_F16_SHIFT 0x06c00000
+
 EQ_INLINE float eq_round_f16(float x) {  // to nearest even
-  float a = eq_abs(x);
-  float small = (a + 0.5f) - 0.5f;  // denormal halves are the multiples of 2**-24, as floats at 0.5
-  uint32_t u = eq_bits(a);
-  float normal = eq_float((u + 0xfffu + ((u >> 13) & 1u)) & 0xffffe000u);
-  float result = a < 6.103515625e-05f ? small : normal;
-  result = a >= 65520.0f ? EQ_INF : result;
-  return eq_copysign(a != a ? EQ_NAN : result, x);
+  float shift = eq_float((uint32_t)(eq_f16_exponent(x) + EQ_F16_SHIFT));
+  float result = (eq_abs(x) + shift) - shift;
+  result = result > 65504.0f ? EQ_INF : result;
+  return eq_copysign(result, x);
+}
+
+EQ_INLINE uint16_t eq_pack_f16(float x) {  // rounds and packs
+  int32_t exponent = eq_f16_exponent(x);
+  float shifted = eq_abs(x) + eq_float((uint32_t)(exponent + EQ_F16_SHIFT));
+  int32_t steps = (int32_t)eq_bits(shifted) - (exponent + EQ_F16_SHIFT);
+  int32_t half = steps + ((exponent - 0x38800000) >> 13);
+  half = half > 0x7c00 ? 0x7c00 : half;
+  half = x != x ? 0x7e00 : half;
+  return (uint16_t)((uint32_t)half | ((eq_bits(x) >> 16) & 0x8000u));
 }
 
 EQ_INLINE uint16_t eq_to_f16(float x) {  // x is representable

@@ -117,6 +117,7 @@ def find_route(extern: Extern, buffers: Mapping[str, Buffer]) -> Route | None:
     dtypes = [buffers[view.buffer].dtype for view in views]
     dtypes += [buffers[name].dtype for name in extern.outs if name is not None]
     known = all(dtype_code(dtype_of(dtype)) >= 0 for dtype in dtypes)
+    known &= all(buffers[view.buffer].device == "cpu" for view in views)
     return route if known and all(map(_expressible, args, shim.codes)) else None
 
 

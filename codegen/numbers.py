@@ -89,7 +89,8 @@ class _Slow:
     def __call__(self, position: int, *values: int) -> int:
         expression = self._expressions[position]
         symbols = sorted(expression.free_symbols, key=str)
-        return int(expression.subs(dict(zip(symbols, values, strict=True))))
+        value = expression.subs(dict(zip(symbols, values, strict=True)))
+        return int(bool(value)) if value.is_Boolean else int(value)
 
 
 def _print(size: Size, places: dict[str, str], slow: _Slow) -> str:

@@ -29,8 +29,32 @@ PRODUCTS: Mapping[str, int] = {
 }
 _UNKNOWN_SIZE = 4096  # stands for a symbolic size without an example
 _PLAIN = frozenset(
-    "add sub mul neg abs maximum minimum where relu square eq ne lt le gt ge "
-    "logical_and logical_or logical_xor logical_not bit_and bit_or bit_xor bit_not".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "abs",
+        "maximum",
+        "minimum",
+        "where",
+        "relu",
+        "square",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "logical_not",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "bit_not",
+    ]
 )
 _FREE = frozenset({"narrow", "exact", "largest"})  # these say a dtype and compute nothing
 _OPAQUE = 4.0  # flops per element of a call into ATen: it computes what its open form would

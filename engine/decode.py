@@ -7,13 +7,15 @@ opaque ops see keeps its strides, and outputs share memory where, and only where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -105,7 +107,7 @@ class _Decoder:
                 if owner in self.chosen:
                     self._class(owner)
         self.new.eliminate_dead_code(self._must_stay)
-        gm = fx.GraphModule(self.encoding.gm, self.new)
+        gm = _make_graph_module(self.encoding.gm, self.new)
         gm.meta = dict(self.encoding.gm.meta)
         return gm
 
@@ -485,8 +487,6 @@ def check_outputs(old: fx.GraphModule, new: fx.GraphModule) -> None:
             raise EvaluateError(f"output {second.name} was a constant")
 
 
-def _outputs(gm: fx.GraphModule) -> Sequence[Any]:
+def _outputs(gm: fx.GraphModule) -> list[Any]:
     output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
-    flat: list[Any] = []
-    map_arg(output.args, flat.append)
-    return flat
+    return tree_leaves(output.args)

@@ -9,12 +9,14 @@ symbolic size: a call that would is refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._mode_utils import no_dispatch
 
 from .op import Op
 from .ops import OpTable
@@ -166,7 +168,8 @@ class Metadata:
         self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
     ) -> FakeTensor:
         """A fake tensor with memory of its own. Plain sizes only."""
-        memory = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        with no_dispatch():  # the mode that is active would only take its time
+            memory = torch.empty_strided(size, stride, dtype=dtype, device="meta")
         return FakeTensor(self.mode, memory, device)
 
     def run(self, op: Op, args: Sequence[Any]) -> Any:
@@ -188,8 +191,23 @@ class Metadata:
             stack.enter_context(torch.no_grad())
             stack.enter_context(self.mode)
             if self.mode.shape_env is not None:
-                stack.enter_context(self.mode.shape_env.error_on_new_guards())
+                stack.enter_context(_no_new_guards(self.mode.shape_env))
             return target(*args, **kwargs)
+
+
+def _no_new_guards(shape_env: ShapeEnv) -> AbstractContextManager[None]:
+    """Inside, a call that would specialise a symbolic size raises."""
+    refuse = getattr(shape_env, "error_on_new_guards", None)  # torch 2.13 and newer
+    return _watch_guards(shape_env) if refuse is None else refuse()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _watch_guards(shape_env: ShapeEnv) -> Iterator[None]:
+    """Raises afterwards: the guard stays, which may cost a recompile but is never wrong."""
+    before = len(shape_env.guards)
+    yield
+    if len(shape_env.guards) > before:
+        raise ValueError(f"would guard on {shape_env.guards[-1].expr}")
 
 
 def fake_mode(values: Sequence[Any]) -> FakeTensorMode | None:

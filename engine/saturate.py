@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from egglog.bindings import EGraph as Engine
-
 from .apply import Applier
 from .breadth import Breadth
 from .egraph import LEAF, Constructor, EGraph
+from .native import Engine
 from .pattern import Pattern, Query, queries
 from .report import Budget
 from .schedule import Phase
@@ -212,7 +211,9 @@ class Saturator:
     def _flush(self) -> None:
         """Sends new nodes, places and unions, and learns which classes became one."""
         graph = self.graph
-        if self._sent == len(graph) and not self._unions:
+        # a rule that failed leaves no nodes, but the constructors it asked for stay known
+        declared = self._declared == len(graph.constructors)
+        if self._sent == len(graph) and not self._unions and declared:
             return
         self._state += 1
         commands = self._declare(graph.constructors[self._declared :])

@@ -16,9 +16,8 @@ import sympy
 import torch
 from torch import fx
 
-from ..engine.dtypes import word_of
 from .loops import SizeValue
-from .values import Computed, Mapped, Stored, rebased, root, shape_of, size_of, stride_of, strided
+from .values import Computed, Mapped, Stored, rebased, root, size_of, strided
 from .work import LoweringError, Work
 
 VALUES = (Stored, Computed, Mapped)
@@ -160,9 +159,7 @@ def _used(node: fx.Node) -> set[int] | None:
 
 
 def _buffer(work: Work, node: fx.Node, meta: torch.Tensor) -> Stored:
-    return Stored(
-        work.buffer(node.name, word_of(meta.dtype), shape_of(meta), stride_of(meta), role="extern")
-    )
+    return Stored(work.buffer_of(node.name, meta, "extern"))
 
 
 def _operand(work: Work, node: fx.Node, arg: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _make_graph_module
 
 # Free by themselves: folding one of these alone would only keep memory alive.
 _VIEWS = frozenset(
@@ -131,7 +132,7 @@ def _constant_graph(gm: fx.GraphModule, chosen: list[fx.Node]) -> tuple[fx.Graph
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output([copies[node] for node in chosen])
     sources = [node.name for node in copies if node.op == "placeholder"]
-    return fx.GraphModule(gm, graph), sources
+    return _make_graph_module(gm, graph), sources
 
 
 def _main_graph(gm: fx.GraphModule, chosen: list[fx.Node]) -> fx.GraphModule:
@@ -147,7 +148,7 @@ def _main_graph(gm: fx.GraphModule, chosen: list[fx.Node]) -> fx.GraphModule:
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.eliminate_dead_code()
-    return fx.GraphModule(gm, graph)
+    return _make_graph_module(gm, graph)
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -53,7 +53,7 @@ class Buffer:
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     role: str = "temp"
-    device: str = "cpu"
+    device: str = "cpu"  # the type of torch device
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,7 @@ from .values import (
     Value,
     axes_for,
     root,
-    shape_of,
     size_of,
-    stride_of,
 )
 from .views import VIEWS, Lower, broadcast_index
 from .work import Declined, LoweringError, Work, is_size, supported
@@ -130,9 +128,7 @@ class Lowering:
     def _input(self, node: fx.Node) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            buffer = self._work.buffer(
-                node.name, word_of(value.dtype), shape_of(value), stride_of(value), "input"
-            )
+            buffer = self._work.buffer_of(node.name, value, "input")
             self._inputs.append(buffer.name)
             self._symbols |= symbols_in(value)
             return Stored(buffer)
@@ -156,9 +152,7 @@ class Lowering:
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
             return value
-        buffer = self._work.buffer(
-            node.name, word_of(value.dtype), shape_of(value), stride_of(value), "constant"
-        )
+        buffer = self._work.buffer_of(node.name, value, "constant")
         with unset_fake_temporarily():  # AOTAutograd compiles under its fake mode
             self._work.constants[buffer.name] = value.detach()
         return Stored(buffer)

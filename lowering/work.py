@@ -68,12 +68,18 @@ class Work:
         shape: tuple[Size, ...],
         stride: tuple[Size, ...] | None = None,
         role: str = "temp",
+        device: str = "cpu",
     ) -> Buffer:
         """A new buffer; its name is `name` or close to it."""
         unique = _unique(name, self.buffers.keys())
-        made = Buffer(unique, dtype, shape, row_major(shape) if stride is None else stride, role)
-        self.buffers[unique] = made
+        stride = row_major(shape) if stride is None else stride
+        made = self.buffers[unique] = Buffer(unique, dtype, shape, stride, role, device)
         return made
+
+    def buffer_of(self, name: str, meta: torch.Tensor, role: str) -> Buffer:
+        """A buffer for a tensor that exists: its very strides and device."""
+        place = shape_of(meta), stride_of(meta), role, meta.device.type
+        return self.buffer(name, word_of(meta.dtype), *place)
 
     def buffer_like(self, node: fx.Node, meta: torch.Tensor, role: str = "temp") -> Buffer:
         """Memory for a result: eager's layout where that is dense."""
