@@ -28,6 +28,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from .aliasing import guard_overlap
 from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
+from .codegen.weights import lay_out_weights
 from .config import Settings, resolve
 from .engine.shelf import without_collection
 from .engine.stage import StageOptions, StageResult, run_stage
@@ -90,6 +91,7 @@ def _compile_captured(
     # 1 pre_grad
     log_graph("pre_grad_graphs", "before pre_grad", gm)
     rewritten = _run_stage(gm, "pre_grad", capture, capture.report).gm
+    _copy_sources(gm, rewritten)
     # 2 AOTAutograd, which calls back: 3 joint and 4 partition, then 5 to 11 per graph
     compiled = aot_module_simplified(
         rewritten,
@@ -104,6 +106,18 @@ def _compile_captured(
         keep_inference_input_mutations=True,
     )
     return torch._dynamo.disable(compiled)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _copy_sources(old: fx.GraphModule, new: fx.GraphModule) -> None:
+    """Dynamo's notes on where each input comes from: AOTAutograd reads from them which inputs
+    are parameters."""
+    if new is old or not hasattr(old, "_param_name_to_source"):
+        return
+    new._param_name_to_source = old._param_name_to_source
+    pairs = zip(*(gm.graph.find_nodes(op="placeholder") for gm in (old, new)), strict=True)
+    for source, node in pairs:
+        if hasattr(source, "_dynamo_source"):
+            node._dynamo_source = source._dynamo_source
 
 
 def partition_joint(
@@ -151,8 +165,10 @@ def _compile_aten(
         inference = kind == "inference"
         stage = _run_stage(gm, "post_grad", capture, report, weights, frozen, inference)
     log_graph("post_grad_graphs", f"{kind} after post_grad", stage.gm)
+    measure = session.settings.numerics != "bitwise"
     with _timed(report, "fold"):  # 6 fold
-        split = split_constants(stage.gm, frozen) if frozen else None
+        constant = lay_out_weights(stage.gm, frozen) if frozen and measure else stage.gm
+        split = split_constants(constant, frozen) if frozen else None
         if split is not None:
             report.folded = {"values": list(split.names), "bytes": split.bytes}
     rewritten = gm if stage.checks and split is None else stage.gm
@@ -166,7 +182,6 @@ def _compile_aten(
     log_fusion(report.fusion)
     log_program("ir_post_fusion", program)
     with _timed(report, "build"):  # 9 plan, 10 emit, 11 build and launch
-        measure = session.settings.numerics != "bitwise"
         how = CompileOptions(measure_gemm=measure, lasting=frozenset(weights))
         compiled = compile_program(program, session.scalars, how)
     report.source = compiled.source

@@ -22,7 +22,7 @@ from .cache import cache_dir, digest, write_atomic
 from .externs import Route
 from .shims import shim_for
 
-SMALLEST_WORK = 4_000_000  # multiply-adds below which a call's fixed cost decides
+SMALLEST_WORK = 1_000_000  # multiply-adds below which a call's fixed cost decides
 CLEARLY_FASTER = 0.9
 BUDGET_SECONDS = 0.04  # for timing one shape; at least ROUNDS calls of each are made anyway
 ROUNDS, MOST_ROUNDS = 3, 30

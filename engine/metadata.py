@@ -187,6 +187,20 @@ class Metadata:
             return self.try_apply(torch.ops.aten.reshape.default, args, kwargs)
 
     def try_apply(self, target: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+        """Calls `target` once. Raises what it raises, and where it would need a guard."""
+        try:
+            return self._apply_once(target, args, kwargs)
+        except RuntimeError as error:
+            cached = getattr(self.mode, "cache_enabled", False)
+            if not cached or "Guard attempted" not in str(error):
+                raise
+        self.mode.cache_enabled = False  # writing the cache entry may be what needs the guard
+        try:
+            return self._apply_once(target, args, kwargs)
+        finally:
+            self.mode.cache_enabled = True
+
+    def _apply_once(self, target: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(self.mode)
@@ -198,7 +212,7 @@ class Metadata:
 def _no_new_guards(shape_env: ShapeEnv) -> AbstractContextManager[None]:
     """Inside, a call that would specialise a symbolic size raises."""
     refuse = getattr(shape_env, "error_on_new_guards", None)  # torch 2.13 and newer
-    return _watch_guards(shape_env) if refuse is None else refuse()  # type: ignore[no-any-return]
+    return _watch_guards(shape_env) if refuse is None else refuse()
 
 
 @contextmanager

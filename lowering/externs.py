@@ -33,6 +33,21 @@ class Fresh:
         return copied(self.target(*args, **kwargs))
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A target whose argument `place` counts elements from the start of its first operand's
+    storage. In the graph the operand lies `start` elements into a storage; here it may lie
+    elsewhere, in memory that many buffers share."""
+
+    target: Callable[..., Any]
+    place: int
+
+    def __call__(self, start: int, x: torch.Tensor, *args: Any) -> Any:
+        given = list(args)
+        given[self.place - 1] += x.storage_offset() - start
+        return self.target(x, *given)
+
+
 def copied(result: Any) -> Any:
     """Tensors copied, inside lists and tuples too."""
     if isinstance(result, torch.Tensor):
@@ -56,6 +71,7 @@ def extern(work: Work, node: fx.Node) -> Any:
         outs, result = _results(work, node, meta)
     if mutates:
         work.settle(frozenset(mutates), list(work.env))
+    target, args, kwargs = _placed(node, target, args, kwargs)
     work.extern(
         node,
         target=target,
@@ -126,6 +142,22 @@ def _own_memory(target: Any, meta: Any) -> tuple[Any, Any]:
     if not aliases:
         return target, meta
     return Fresh(target), copied(meta)
+
+
+def _placed(
+    node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The call with a storage offset, if it has one, that holds wherever the operand lies."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return target, args, kwargs
+    names = [argument.name for argument in node.target._schema.arguments]
+    if "storage_offset" not in names or not isinstance(args[0], fx.Node):
+        return target, args, kwargs
+    place, base = names.index("storage_offset"), args[0].meta["val"]
+    whole = tuple(args[k] if k < len(args) else kwargs.get(name) for k, name in enumerate(names))
+    if whole[place] is None:
+        return target, args, kwargs
+    return Placed(target, place), (base.storage_offset(), *whole), {}
 
 
 def _results(work: Work, node: fx.Node, meta: Any) -> tuple[tuple[str | None, ...], Any]:

@@ -48,7 +48,7 @@ class Split:
 
 def split_constants(gm: fx.GraphModule, frozen: frozenset[str]) -> Split | None:
     """The graph in two parts, or None where nothing is worth folding."""
-    steady = _steady_nodes(gm, frozen)
+    steady = steady_nodes(gm, frozen)
     returned = _returned_nodes(gm)
     chosen = [
         node
@@ -68,7 +68,7 @@ def split_constants(gm: fx.GraphModule, frozen: frozenset[str]) -> Split | None:
     return Split(main, constants, watched, tuple(node.name for node in chosen), size)
 
 
-def _steady_nodes(gm: fx.GraphModule, frozen: frozenset[str]) -> set[fx.Node]:
+def steady_nodes(gm: fx.GraphModule, frozen: frozenset[str]) -> set[fx.Node]:
     """Nodes whose value is a pure function of frozen placeholders, at least one of them."""
     steady: set[fx.Node] = set()
     for node in gm.graph.nodes:

@@ -82,7 +82,8 @@ def test_merges_of_many_layers_are_all_found():
 
     def run(x, *weights):
         for at in range(0, len(weights), 6):
-            q, k, v = (torch.addmm(b, x, w) for b, w in zip(*[iter(weights[at : at + 6])] * 2))
+            bq, wq, bk, wk, bv, wv = weights[at : at + 6]
+            q, k, v = torch.addmm(bq, x, wq), torch.addmm(bk, x, wk), torch.addmm(bv, x, wv)
             x = torch.relu(q * k + v)
         return x
 
