@@ -137,7 +137,9 @@ def _print_stage(stage: Any, console: Console) -> None:
         )
     console.print(head, highlight=False)
     if stage.firings:
-        table = Table("rule", "fired", "kept", "where", "first at", box=None, pad_edge=False)
+        table = Table("rule", "fired", "kept", box=None, pad_edge=False)
+        table.add_column("where", no_wrap=True)  # to be copied into an editor
+        table.add_column("first at", overflow="fold")
         for fired in sorted(stage.firings, key=lambda item: (-item.kept, -item.count, item.rule)):
             first = ", ".join(fired.nodes[0]) if fired.nodes else ""
             table.add_row(fired.rule, str(fired.count), str(fired.kept), fired.where, first)

@@ -2,7 +2,8 @@
 
 Takes the route of an mm or addmm with static sizes; gives the faster of two routes, as
 measured on this machine. ATen's own stays unless oneDNN is clearly faster. Measurements are
-kept on disk, so each shape is timed once per machine, number of threads and torch.
+kept on disk, so each shape is timed once per machine, number of threads and torch; those of a
+machine too busy to measure are not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from .shims import shim_for
 SMALLEST_WORK = 1_000_000  # multiply-adds below which a call's fixed cost decides
 CLEARLY_FASTER = 0.9
 BUDGET_SECONDS = 0.04  # for timing one shape; at least ROUNDS calls of each are made anyway
-ROUNDS, MOST_ROUNDS = 3, 30
+LONGEST_SECONDS = 0.1  # where times scatter
+SEEN_AGAIN = 1.1  # how close the two least times have to be
+ROUNDS, MOST_ROUNDS = 3, 60
 _DTYPES = ("f32", "bf16", "f16")
 
 
@@ -41,6 +44,11 @@ class Pick:
     onednn: float
 
     @property
+    def measured(self) -> bool:
+        """False where oneDNN does not fit or the machine was too busy."""
+        return self.onednn < float("inf")
+
+    @property
     def chosen(self) -> str:
         return "onednn" if self.onednn < CLEARLY_FASTER * self.aten else "aten"
 
@@ -50,7 +58,7 @@ def pick_route(route: Route, buffers: Mapping[str, Buffer]) -> tuple[Route, Pick
     other = _onednn_route(route, buffers)
     if other is None:
         return route, None
-    pick = _remembered(route, other, buffers)
+    pick = _remembered(other, buffers)
     return (other if pick.chosen == "onednn" else route), pick
 
 
@@ -75,20 +83,23 @@ def _onednn_route(route: Route, buffers: Mapping[str, Buffer]) -> Route | None:
     return Route(target.default, shim, (x, turned, bias, "none", [], ""))
 
 
-def _remembered(route: Route, other: Route, buffers: Mapping[str, Buffer]) -> Pick:
+def _remembered(other: Route, buffers: Mapping[str, Buffer]) -> Pick:
     views = [value for value in other.args[:3] if value is not None]
     layout = [(list(view.shape), list(view.stride), buffers[view.buffer].dtype) for view in views]
-    state = (torch.__version__, torch.get_num_threads(), torch.get_float32_matmul_precision())
-    path = cache_dir() / "gemm" / f"{digest(repr(layout), repr(state), processor())[:40]}.json"
+    state = (2, torch.__version__, torch.get_num_threads(), torch.get_float32_matmul_precision())
+    key = digest(repr(layout), repr(state), processor())[:40]
+    path = cache_dir() / "gemm" / f"{key}.json"
     try:
         return Pick(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
-        pick = _measure(route, other, buffers)
-    write_atomic(path, json.dumps(asdict(pick)).encode())
+        pick, lasting = _measure(other, buffers)
+    if lasting:
+        write_atomic(path, json.dumps(asdict(pick)).encode())
     return pick
 
 
-def _measure(route: Route, other: Route, buffers: Mapping[str, Buffer]) -> Pick:
+def _measure(other: Route, buffers: Mapping[str, Buffer]) -> tuple[Pick, bool]:
+    """The times, and whether they are worth keeping: a busy machine is asked again later."""
     x, turned, bias = other.args[:3]
     dtype = buffers[x.buffer].dtype
     sizes = (x.shape[0], x.shape[1], turned.shape[0])
@@ -111,22 +122,30 @@ def _measure(route: Route, other: Route, buffers: Mapping[str, Buffer]) -> Pick:
         except RuntimeError:  # this build of oneDNN does not take such a layout
             alike = False
         times = _time(aten, onednn) if alike else (0.0, float("inf"))
-    return Pick(*sizes, dtype, *times)
+    return Pick(*sizes, dtype, *(times or (0.0, float("inf")))), times is not None
 
 
 def _sample(view: View, dtype: str) -> torch.Tensor:
     return torch.empty_strided(view.shape, view.stride, dtype=dtype_of(dtype)).normal_()
 
 
-def _time(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float]:
-    """Least seconds of each, taken in turns: noise only ever adds time."""
-    best = [float("inf"), float("inf")]
-    end = time.perf_counter() + BUDGET_SECONDS
+def _time(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float] | None:
+    """Least seconds of each, taken in turns: noise only ever adds time. None where the least
+    was not seen again within the budget, as on a busy machine."""
+    times: tuple[list[float], list[float]] = ([], [])
+    start = time.perf_counter()
     for turn in range(MOST_ROUNDS):
-        if turn >= ROUNDS and time.perf_counter() > end:
+        spent = time.perf_counter() - start
+        settled = turn >= ROUNDS and all(map(_settled, times))
+        if spent > (BUDGET_SECONDS if settled else LONGEST_SECONDS) and turn >= ROUNDS:
             break
         for place, function in enumerate((first, second)):
-            start = time.perf_counter()
+            before = time.perf_counter()
             function()
-            best[place] = min(best[place], time.perf_counter() - start)
-    return best[0], best[1]
+            times[place].append(time.perf_counter() - before)
+    return (min(times[0]), min(times[1])) if all(map(_settled, times)) else None
+
+
+def _settled(times: list[float]) -> bool:
+    least, next_to_it = sorted(times)[:2]
+    return next_to_it <= SEEN_AGAIN * least

@@ -8,8 +8,9 @@ calls. An instance serves one call at a time; concurrent calls use several.
 from __future__ import annotations
 
 import ctypes
+import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,10 +128,9 @@ class Instance:
             ctypes.addressof(self._shims),
         )
 
-    def __del__(self) -> None:
-        for place in range(0, len(getattr(self, "operands", ())), FIELDS):
-            if self.operands[place]:
-                delete_handle(self.operands[place])
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():  # else the modules may be gone already
+            _delete_handles(getattr(self, "operands", ()))
 
     # What a launch needs to know (see launch.c).
 
@@ -327,6 +327,12 @@ def delete_handle(handle: int) -> None:
     """Free an AOTI tensor handle."""
     function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
     function(address("aoti_torch_delete_tensor_object"))(handle)
+
+
+def _delete_handles(operands: Sequence[int]) -> None:
+    for place in range(0, len(operands), FIELDS):
+        if operands[place]:
+            delete_handle(operands[place])
 
 
 def _words(operand: Operand) -> tuple[int, ...]:

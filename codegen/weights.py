@@ -38,11 +38,11 @@ def lay_out_weights(gm: fx.GraphModule, frozen: frozenset[str]) -> fx.GraphModul
     if not products:
         return gm
     graph, copied = fx.Graph(), dict[fx.Node, fx.Node]()
-    graph.output(graph.graph_copy(gm.graph, copied))  # type: ignore[arg-type]
+    graph.output(graph.graph_copy(gm.graph, copied))
     turned: dict[fx.Node, fx.Node] = {}
     for node in products:
         place = _WEIGHT[node.target]
-        weight = copied[node.args[place]]  # type: ignore[index]
+        weight = copied[node.args[place]]
         if weight not in turned:
             turned[weight] = _in_rows(graph, weight)
         copied[node].update_arg(place, turned[weight])
@@ -64,10 +64,12 @@ def _in_rows(graph: fx.Graph, weight: fx.Node) -> fx.Node:
 
 def _gains(node: fx.Node) -> bool:
     """Whether the product is measured to be clearly faster with its weight in rows."""
-    if node.kwargs or not all(isinstance(arg, fx.Node) for arg in node.args):
+    if node.kwargs:
         return False
-    values = [arg.meta.get("val") for arg in node.args]  # type: ignore[union-attr]
-    if not all(map(_is_plain, values)):
+    values: list[torch.Tensor] = [
+        arg.meta["val"] for arg in node.args if isinstance(arg, fx.Node) and _is_plain(arg)
+    ]
+    if len(values) < len(node.args):
         return False
     x, weight = values[-2:]
     rows, columns = weight.shape
@@ -79,7 +81,8 @@ def _gains(node: fx.Node) -> bool:
     return None not in (now, turned) and turned < CLEARLY_FASTER * now  # type: ignore[operator]
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(node: fx.Node) -> bool:
+    value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     return value.device.type == "cpu" and all(
@@ -101,4 +104,4 @@ def _seconds(target: Any, values: list[torch.Tensor], stride: tuple[int, int]) -
     scales = [1, 1] if len(values) > 2 else []
     with unset_fake_temporarily():  # AOTAutograd compiles under its fake mode
         _, pick = pick_route(Route(target, shim, (*views, *scales)), buffers)
-    return None if pick is None else min(pick.aten, pick.onednn)
+    return min(pick.aten, pick.onednn) if pick is not None and pick.measured else None

@@ -287,7 +287,10 @@ class _Decoder:
         if source is not None and self._same_arguments(source, made):
             made.meta[self.key] = value_of(source)
             return made
-        known = self._known_value(node, made)
+        try:
+            known = self._known_value(node, made)
+        except EvaluateError:  # only with a guard
+            known = None
         original = None if source is None else value_of(source)
         if known is not None and meta_key(known) == meta_key(original):
             made.meta[self.key] = original
@@ -378,6 +381,16 @@ class _Decoder:
         return self.metadata.fresh(size, stride, value.dtype, value.device)
 
     def _run(self, made: fx.Node) -> Any:
+        """The value of `made`. New strides may need a guard that the old ones did not."""
+        try:
+            return self._run_once(made)
+        except RuntimeError as error:
+            if "Guard attempted" not in str(error):
+                raise
+        with self.metadata.guarding():
+            return self._run_once(made)
+
+    def _run_once(self, made: fx.Node) -> Any:
         def value(arg: fx.Node) -> Any:
             return arg.meta[self.key]
 

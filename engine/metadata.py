@@ -14,7 +14,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    disable_fake_tensor_cache,
+)
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._mode_utils import no_dispatch
 
@@ -119,6 +123,7 @@ class Metadata:
         self.facts: list[Hashable] = []
         self._index: dict[Hashable, int] = {}
         self._calls: dict[Hashable, int | str] = {}
+        self._may_guard = False
 
     def intern(self, value: Any) -> int:
         """The number of a FakeTensor's (or tuple's, or number's) metadata."""
@@ -200,11 +205,25 @@ class Metadata:
         finally:
             self.mode.cache_enabled = True
 
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Inside, a call may add guards on symbolic sizes, as tracing does. Raises
+        EvaluateError where it is too late for that."""
+        if self.mode.shape_env is not None and self.mode.shape_env.frozen:
+            raise EvaluateError("needs a guard on a symbolic size, too late for one")
+        self._may_guard = True
+        try:
+            yield
+        finally:
+            self._may_guard = False
+
     def _apply_once(self, target: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(self.mode)
-            if self.mode.shape_env is not None:
+            if not all(map(_is_static, args)):  # its cache costs more than it saves then
+                stack.enter_context(disable_fake_tensor_cache(self.mode))
+            if self.mode.shape_env is not None and not self._may_guard:
                 stack.enter_context(_no_new_guards(self.mode.shape_env))
             return target(*args, **kwargs)
 

@@ -33,6 +33,7 @@ def _load() -> ModuleType:
             if found is not None:
                 loaded = importlib.util.module_from_spec(found)
                 loader.exec_module(loaded)
+                sys.modules.pop(_NAME, None)  # a later `import egglog` puts it into the package
                 return loaded
     return loaded or importlib.import_module(_NAME)
 

@@ -8,7 +8,7 @@ ids and constant handles; what the constants must be is checked in Python (`appl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .egraph import Constructor
@@ -280,9 +280,11 @@ def queries(
     pattern: Pattern,
     by_op: Mapping[str, list[Constructor]],
     number: int,
+    known: Container[tuple[int, ...]] = (),
     ordered: bool = True,
 ) -> Iterator[tuple[tuple[int, ...], Query]]:
-    """Every way to spell the pattern with the constructors there are, each with a key.
+    """Every way to spell the pattern with the constructors there are, each with a key, but
+    for the keys in `known`.
 
     `number` makes relation names unique among patterns. With `ordered` egglog asks for the
     order of parameters; otherwise its rows hold matches that fail there.
@@ -295,6 +297,8 @@ def queries(
         choices.append(fitting)
     for picked in itertools.product(*choices):
         key = tuple(constructor.index for constructor in picked)
+        if key in known:
+            continue
         relation = f"m.{number}.{'.'.join(map(str, key))}"
         query = _Writer(pattern, picked, ordered).query(relation)
         if query is not None:

@@ -87,7 +87,8 @@ class Saturator:
         self._changed: dict[int, int] = {}  # per constructor the state that last changed it
         self._placed = 0  # the state that last changed places
         self._owners: list[int] = []  # the class of every node in that state
-        self._keys: set[tuple[int, tuple[int, ...]]] = set()
+        self._keys: dict[int, set[tuple[int, ...]]] = {}  # per pattern what was instantiated
+        self._instantiated: dict[str, int] = {}  # per folder how many constructors it saw
         self._numbers = {
             id(pattern): number
             for number, pattern in enumerate(p for group in patterns.values() for p in group)
@@ -137,14 +138,20 @@ class Saturator:
     def _instantiate(self, folders: Sequence[str]) -> None:
         """Adds the queries that the constructors there are by now make possible."""
         by_op, ordered = self.graph.by_op, self.applier.on_failure is None
+        count = len(self.graph.constructors)
+        commands: list[str] = []
         for folder in folders:
+            if self._instantiated.get(folder) == count:
+                continue
+            self._instantiated[folder] = count
             for pattern in self.patterns[folder]:
                 number = self._numbers[id(pattern)]
-                for key, query in queries(pattern, by_op, number, ordered):
-                    if (number, key) not in self._keys:
-                        self._keys.add((number, key))
-                        self._run(query.text)
-                        self._running[folder].append(_Running(query))
+                keys = self._keys.setdefault(number, set())
+                for key, query in queries(pattern, by_op, number, keys, ordered):
+                    keys.add(key)
+                    commands += query.text
+                    self._running[folder].append(_Running(query))
+        self._run(commands)
 
     def _search(self, phase: Phase, folders: Sequence[str]) -> list[_Running]:
         """Runs the queries that may have new rows; gives those with rows to use, in order."""

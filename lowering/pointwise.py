@@ -160,8 +160,8 @@ class Meaning:
         """Eager rounds the quotient of half numbers first, but not that by a single number."""
         parts = (self._numeric(self.of(dividend)), self._numeric(self.of(divisor)))
         quotient = self._builder.make("div", parts, self._dtype)
-        alone = isinstance(divisor, Call) and divisor.fn == "exact"
-        if not (alone and self._is_single(divisor.args[0])):
+        exact = isinstance(divisor, Call) and divisor.fn == "exact"
+        if not (exact and any(map(self._is_single, children(divisor)))):
             quotient = self._narrow(quotient)
         return self._builder.make("trunc", (quotient,), self._dtype)
 

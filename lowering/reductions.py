@@ -72,6 +72,8 @@ def dims_of(value: Any, rank: int) -> tuple[int, ...]:
 def reduced(work: Work, kind: str, value: Scalar, space: Space) -> Scalar:
     """The reduction of `value` over the inner loops; over one point it is the point."""
     dtype = "i64" if kind in ("argmax", "argmin") else value.dtype
+    if kind in EXTREMA and any(axis.size == 0 for axis in space.raxes):
+        raise Declined  # there is no such element: eager says so, or has its own answer
     if all(axis.size == 1 for axis in space.raxes):
         return work.builder.const(0, "i64") if dtype != value.dtype else value
     return work.builder.make("reduce", (value,), dtype, value=kind)

@@ -257,6 +257,7 @@ def unfold(work: Work, node: fx.Node, x: Value, dim: int, size: Any, step: Any) 
     stride = number(step)
     if not x.shape:
         return mapped(x, shape_of(node.meta["val"]), lambda index: ())
+    dim %= len(x.shape)
     return mapped(
         x,
         shape_of(node.meta["val"]),

@@ -63,3 +63,14 @@ def test_close_calls_and_small_products_stay_with_aten(make: Any, table: Any) ->
     assert compile_program(product(make, "f32", rows=4), table).externs[0].pick is None
     off = CompileOptions(measure_gemm=False)
     assert compile_program(product(make, "f32"), table, off).externs[0].pick is None
+
+
+def test_a_busy_machine_is_not_believed(
+    make: Any, table: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EQSAT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(gemm, "_settled", lambda times: False)
+    monkeypatch.setattr(gemm, "LONGEST_SECONDS", 0.0)
+    pick = compile_program(product(make, "f32"), table).externs[0].pick
+    assert pick is not None and not pick.measured and pick.chosen == "aten"
+    assert not list((tmp_path / "gemm").glob("*"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from eqsat.codegen import weights
 from eqsat.reports import recording
 
 
@@ -104,3 +105,39 @@ def test_a_returned_constant_is_not_shared() -> None:
         first = compiled(torch.ones(2))[0]
         first.zero_()
         torch.testing.assert_close(compiled(torch.ones(2))[0], module.weight * 2)
+
+
+class Attention(nn.Module):
+    """Three products of one input, after something that a pre_grad rule changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(x)
+        return self.q(x) * self.k(x) + self.v(x)
+
+
+def test_parameters_are_known_after_a_pre_grad_rule_fired() -> None:
+    model, x = Attention().eval(), torch.randn(4, 8)
+    with torch.no_grad(), recording() as reports:
+        torch.testing.assert_close(torch.compile(model, backend="eqsat")(x), model(x))
+    assert reports[-1].folded
+
+
+@pytest.mark.parametrize("change", [None, _step, lambda model: model[0].weight.data.mul_(2)])
+def test_weights_laid_out_for_products_follow_the_parameters(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[nn.Module], None] | None
+) -> None:
+    rows_win = {(1, 8): 2.0, (8, 1): 1.0}
+    monkeypatch.setattr(weights, "_seconds", lambda target, values, stride: rows_win[stride])
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval(), torch.randn(4, 8)
+    with torch.no_grad(), recording() as reports:
+        compiled = torch.compile(model, backend="eqsat", fullgraph=True)
+        torch.testing.assert_close(compiled(x), model(x))
+        assert sum(name.startswith("clone") for name in reports[-1].folded["values"]) == 2
+        if change is not None:
+            change(model)
+        torch.testing.assert_close(compiled(x), model(x))

@@ -73,3 +73,21 @@ def test_error_function_of_large_numbers_is_one() -> None:
 
     x = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([-1e20, 1e20, -1e30])])
     torch.testing.assert_close(_compiled(f)(x), f(x))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_stores_round_to_the_nearest(dtype: torch.dtype) -> None:
+    """Both ways to round: into memory, and on the way to another operation."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        half = x.to(dtype)
+        return half, half.float() * 2
+
+    halves = BITS.view(dtype).float()
+    steps = torch.tensor([-1, 0, 1], dtype=torch.int32)[:, None]
+    close = (halves.view(torch.int32) + steps).view(torch.float32)
+    between = (halves.double() + (halves.double().roll(1))).mul(0.5).float()  # ties
+    every = torch.arange(-(2**31), 2**31, 40961).to(torch.int32).view(torch.float32)
+    x = torch.cat([close.flatten(), between, every])
+    for ours, theirs in zip(_compiled(f)(x), f(x), strict=True):
+        _equal(ours, theirs)
