@@ -15,6 +15,7 @@ from typing import Any
 
 from .config import Settings
 from .engine.load import builtin_book, load_book, merge_books
+from .engine.mixed import mixed_norms
 from .engine.ops import OpTable
 from .engine.profile import select
 from .engine.rule import OpEntry, RuleBook, ScalarEntry
@@ -53,7 +54,7 @@ def open_session(settings: Settings, warn: Callable[[str], None]) -> Session:
         chosen,
         table,
         {entry.name: entry for entry in chosen.scalars},
-        decomposition_table(chosen, table),
+        {**mixed_norms(), **decomposition_table(chosen, table)},
         load_target("cpu"),
         lowered_ops(table),
     )

@@ -276,7 +276,9 @@ class Instance:
             return value
         shape, stride, _ = self._geometry(operand)
         dtype = self.blueprint.operands[operand].dtype
-        if tuple(value.shape) != shape or value.dtype != dtype:
+        if value.dtype != dtype:  # metadata functions of torch are wrong for some mixtures
+            value = value.to(dtype)
+        if tuple(value.shape) != shape:
             name = self.blueprint.slots[self.blueprint.operands[operand].buffer].name
             raise RuntimeError(
                 f"eqsat: {name} was traced as {dtype} {list(shape)} but the op gave "

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ..engine.dtypes import dtype_of
-from ..engine.expr import Binary, Call, Expr, Literal, Name, Negative
+from ..engine.expr import Binary, Call, Expr, Literal, Name, Negative, children
 from .index import as_index
 from .loops import Builder, Scalar
 from .promotion import FLOATS, HALVES, INTS, opmath

@@ -22,6 +22,8 @@ from .values import Indices, Stored, Value, plain, shape_of
 from .views import Lower, reshaped
 from .work import Declined, Work, number
 
+EXTREMA = frozenset(("max", "min", "argmax", "argmin"))
+
 
 @dataclass(frozen=True)
 class Space:

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import sympy
 import torch
+from torch.utils._sympy.functions import Max
 
 from .index import Axis, Index, Size, as_index, flatten, row_major
 from .loops import Buffer, Builder, Scalar, View
@@ -177,15 +178,26 @@ def same_stride(shape: tuple[Size, ...], first: tuple[Size, ...], second: tuple[
     if 0 in shape:
         return True
     return all(
-        size == 1 or plain(a) == plain(b) for size, a, b in zip(shape, first, second, strict=True)
+        size == 1 or _apart(a, shape) == _apart(b, shape)
+        for size, a, b in zip(shape, first, second, strict=True)
     )
+
+
+def _apart(step: Size, shape: tuple[Size, ...]) -> Size:
+    """A stride with the size of a dim in place of max(1, size), as torch writes it: they
+    differ only where the tensor is empty."""
+    step = plain(step)
+    if isinstance(step, int) or not step.has(Max):
+        return step
+    known = {Max(1, size): size for size in shape if not isinstance(size, int)}
+    return plain(step.xreplace(known))
 
 
 def _symbolic_dense(shape: tuple[Size, ...], stride: tuple[Size, ...], dims: list[int]) -> bool:
     step: Size = 1
     left = list(dims)
     while left:
-        inner = next((k for k in left if plain(stride[k]) == plain(step)), None)
+        inner = next((k for k in left if _apart(stride[k], shape) == plain(step)), None)
         if inner is None:
             return False
         left.remove(inner)
