@@ -61,7 +61,10 @@ class FoldedGraph:
 
     def _key(self, parameters: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         pointers = [tensor.data_ptr() for tensor in parameters]
-        versions = [0 if tensor.is_inference() else tensor._version for tensor in parameters]
+        try:
+            versions = [tensor._version for tensor in parameters]
+        except RuntimeError:  # inference tensors count no versions
+            versions = [0 if tensor.is_inference() else tensor._version for tensor in parameters]
         return (*pointers, *versions, self._fingerprint(pointers, parameters))
 
     def _refold(
@@ -79,23 +82,22 @@ class FoldedGraph:
 
 
 class Fingerprint:
-    """A 64-bit hash of the bytes of `count` tensors (those that are contiguous)."""
+    """A 64-bit hash of the bytes of `count` tensors (those that are contiguous). Their sizes and
+    strides are read once: Dynamo's guards keep them the same for every call."""
 
     def __init__(self, count: int) -> None:
         self._library = _library()
         self._pointers = (ctypes.c_void_p * count)()
-        self._sizes = (ctypes.c_int64 * count)()
+        self._sizes: ctypes.Array[ctypes.c_int64] | None = None
+        self._count = count
         self._library.eqsat_fingerprint.restype = ctypes.c_uint64
 
     def __call__(self, pointers: Sequence[int], tensors: Sequence[torch.Tensor]) -> int:
         self._pointers[:] = list(pointers)
-        self._sizes[:] = [
-            tensor.numel() * tensor.element_size() if tensor.is_contiguous() else 0
-            for tensor in tensors
-        ]
-        return int(
-            self._library.eqsat_fingerprint(self._pointers, self._sizes, len(self._pointers))
-        )
+        if self._sizes is None:
+            sizes = [t.numel() * t.element_size() if t.is_contiguous() else 0 for t in tensors]
+            self._sizes = (ctypes.c_int64 * self._count)(*sizes)
+        return int(self._library.eqsat_fingerprint(self._pointers, self._sizes, self._count))
 
 
 @functools.lru_cache(maxsize=1)

@@ -15,7 +15,6 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _make_graph_module
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -488,18 +487,3 @@ class _Decoder:
         made = self._again(node) if again else self._laid_out(made, node)
         pairs.agree(value_of(node), made.meta[self.key])
         return made
-
-
-def check_outputs(old: fx.GraphModule, new: fx.GraphModule) -> None:
-    """Raises DecodeError where an output differs in shape, dtype, device or strides."""
-    for first, second in zip(_outputs(old), _outputs(new), strict=True):
-        if isinstance(first, fx.Node) and isinstance(second, fx.Node):
-            if meta_key(value_of(first)) != meta_key(value_of(second)):
-                raise DecodeError(f"output {first.name} would change its metadata")
-        elif isinstance(second, fx.Node):
-            raise EvaluateError(f"output {second.name} was a constant")
-
-
-def _outputs(gm: fx.GraphModule) -> list[Any]:
-    output = next(node for node in reversed(gm.graph.nodes) if node.op == "output")
-    return tree_leaves(output.args)

@@ -21,12 +21,13 @@ from torch import fx
 from .apply import Applier, Firing, OnFailure
 from .assumed import ParameterCheck
 from .cost import CostModel
-from .decode import check_outputs, decode
+from .decode import decode
 from .egraph import LEAF, EGraph
 from .encode import Encoding, encode, has_tensor, value_of
 from .extract import Choice, Problem, extract
 from .metadata import SYMBOLIC
 from .ops import OpTable
+from .outputs import check_outputs
 from .pattern import Pattern, PatternError, compile_rule
 from .report import Disabled, Fired, StageReport
 from .rule import Rule, RuleBook

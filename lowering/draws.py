@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from .index import Size
 from .loops import Scalar, SizeValue
 from .promotion import FLOATS, opmath
-from .values import Indices, Size, Stored, Value, shape_of, stride_of
+from .values import Indices, Stored, Value, shape_of, stride_of
 from .work import Declined, Work
 
 
