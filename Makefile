@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/eqsat check rules/ --examples 5
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 # The long runs: every rule with many examples, slow tests, the case corpus where it is present.
 sweep: setup
