@@ -150,13 +150,15 @@ def _greedy(problem: Problem) -> list[int]:
     """Per class the node whose set of needed classes is cheapest, in passes to a fixpoint.
 
     Sets are bit masks; a set's price is its largest part's plus what the other parts add.
-    Children come before what reads them, whatever rule made them, so that a few passes do
-    for chains of any length.
+    The first pass goes by number, as every class has an original node or one that a rule
+    made of earlier ones. Then children come before what reads them, whatever rule made them,
+    so that a few passes do for chains of any length.
     """
     count = len(problem.members)
     node, needs, price = [-1] * count, [0] * count, [0] * count
     paid = [0] * count
-    order = _postorder(problem)
+    order: Sequence[int] = range(count)
+    upwards = _postorder(problem)
     for _ in range(PASSES):
         changed = False
         for owner in order:
@@ -173,6 +175,7 @@ def _greedy(problem: Problem) -> list[int]:
                     changed = True
         if not changed:
             break
+        order = upwards
     return node
 
 

@@ -189,7 +189,11 @@ def _apart(step: Size, shape: tuple[Size, ...]) -> Size:
     step = plain(step)
     if isinstance(step, int) or not step.has(Max):
         return step
-    known = {Max(1, size): size for size in shape if not isinstance(size, int)}
+    known = {
+        Max(1, size): size  # type: ignore[no-untyped-call]
+        for size in shape
+        if not isinstance(size, int)
+    }
     return plain(step.xreplace(known))
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 import torch
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
+from torch.utils._sympy.functions import FloorDiv, Max
 
+from eqsat.lowering.values import dense_stride
 from eqsat.reports import recording
 
 
@@ -58,3 +61,10 @@ def test_storage_offsets_hold_in_shared_memory(dynamic: bool) -> None:
     x = torch.randn(2, 32)
     compiled = torch.compile(f, backend="eqsat", dynamic=dynamic)
     torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_a_stride_of_max_one_and_a_size_is_dense() -> None:
+    batch, length = (sympy.Symbol(name, integer=True, positive=True) for name in "bs")
+    size = FloorDiv(length - 1, 2) + 2 * FloorDiv(FloorDiv(length, 2) - 1, 2) + 3
+    stride = (64 * Max(1, size), 1, 64)
+    assert dense_stride((batch, 64, size), stride) == stride
