@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..engine.dtypes import dtype_of
 from .dependence import lent, make_node
 from .domain import product
 from .index import Axis, Index, axes_of, flatten
-from .loops import Buffer, Nest, Program, Scalar, Step, Store, View, operands, scalars
+from .loops import Buffer, Nest, Program, Scalar, Step, Store, View, gathered, operands, scalars
 
 ALIGNMENT = 64
 
@@ -156,11 +156,31 @@ def _takeovers(
         if store is None or new in loads or not _writes_last(nest, store):
             continue
         for old in free:
-            if _same_element(store, loads[old], buffers):
+            if _feeds_only(nest, store, loads[old]) and _same_element(store, loads[old], buffers):
                 found[new] = old
                 free.remove(old)
                 break
     return found
+
+
+def _feeds_only(nest: Nest, store: Store, loads: list[Scalar]) -> bool:
+    """Whether what is loaded goes into that store alone, or into reductions that it waits
+    for. The C++ compiler takes the two buffers to be apart, so it may run the loop of another
+    store, or of a sum, after that of this one."""
+    awaited = {id(s) for s in scalars(replace(nest, stores=(store,))) if s.op == "reduce"}
+    wanted = {id(load) for load in loads}
+    pending = [other.value for other in nest.stores if other is not store]
+    pending += [part for other in nest.stores for part in gathered(other.index)]
+    seen: set[int] = set()
+    while pending:
+        scalar = pending.pop()
+        if id(scalar) in seen or id(scalar) in awaited:
+            continue
+        if id(scalar) in wanted:
+            return False
+        seen.add(id(scalar))
+        pending += operands(scalar)
+    return True
 
 
 def _same_element(store: Store, loads: list[Scalar], buffers: Mapping[str, Buffer]) -> bool:
