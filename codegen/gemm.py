@@ -126,7 +126,9 @@ def _measure(other: Route, buffers: Mapping[str, Buffer]) -> tuple[Pick, bool]:
 
 
 def _sample(view: View, dtype: str) -> torch.Tensor:
-    return torch.empty_strided(view.shape, view.stride, dtype=dtype_of(dtype)).normal_()
+    """Random values from a generator of its own: the user's stream must not move."""
+    empty = torch.empty_strided(view.shape, view.stride, dtype=dtype_of(dtype))
+    return empty.normal_(generator=torch.Generator().manual_seed(0))
 
 
 def _time(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[float, float] | None:
