@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import hypothesis
 import pytest
 import torch
 
 from eqsat.tests.golden import Golden
+
+# The same examples in every run, however slow the machine is.
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
