@@ -33,11 +33,6 @@ def _symbols_of(size: sympy.Expr) -> list[sympy.Symbol]:
     return sorted(size.free_symbols, key=lambda symbol: symbol.name)
 
 
-def symbol_names(size: Size) -> list[str]:
-    """Names of the symbols of `size`, sorted."""
-    return [] if isinstance(size, int) else [s.name for s in _symbols_of(sympy.sympify(size))]
-
-
 def _print(expr: sympy.Expr) -> str:
     if expr.is_Integer:
         return str(int(expr))

@@ -1,7 +1,7 @@
 """Checks a match of a rule: types of variables, sizes, then conditions.
 
 Takes a rule and the handles its variables matched; gives the environment for the right side,
-or the first thing that failed, with its values (for `--why-not`).
+or the first thing that failed, with its values (`engine/why.py` shows it).
 """
 
 from __future__ import annotations

@@ -112,10 +112,7 @@ KINDS: Mapping[str, tuple[FieldSpec, ...]] = {
         FieldSpec("commutes", "flag", "The first two operands may be swapped."),
         FieldSpec("scalar", "expression", "The pointwise meaning, in scalar ops."),
         FieldSpec("as", "expression", "The meaning through another op."),
-        FieldSpec("lower", "word", "The Python lowering, where it is not pointwise."),
-        FieldSpec("opmath", "flag", "false: half types round after each step."),
         FieldSpec("layout", "word", "Which strides its operands may have.", False, LAYOUTS),
-        FieldSpec("result", "word", "The dtype of the result, where not the promoted one."),
         FieldSpec("flops", "number", "Floating-point operations per element of the result."),
     ),
 }

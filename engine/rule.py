@@ -162,7 +162,7 @@ class OpEntry:
 
     `args` holds (name, default) pairs; the default is None when required. `as_` spells the
     op through another one (`transpose` through `permute`). `scalar` is the pointwise meaning
-    in scalar ops; `lower` names a Python lowering otherwise.
+    in scalar ops; other ops are lowered by name (`lowering/lower.py`) or called.
     """
 
     name: str
@@ -174,11 +174,8 @@ class OpEntry:
     commutes: bool = False
     scalar: Expr | None = None
     as_: Expr | None = None
-    lower: str | None = None
     # "any" strides, "rows": the last dim of each operand has stride 1, "traced": as captured
     layout: str = "any"
-    opmath: bool = True  # compute half types in f32 and round the result once
-    result: str | None = None  # dtype of the result where it is not the promoted one
     flops: float | None = None
     text: str = ""
 

@@ -127,8 +127,8 @@ def read_op(fields: Fields) -> OpEntry | None:
         if expr is not None:
             check_names(fields, expr, (*known, *DTYPES))
             refuse_comparisons(fields, expr, "a meaning")
-    given = [name for name in ("scalar", "as", "lower") if name in fields.values]
-    if len(given) > 1 and "as" in given:
+    given = [name for name in ("scalar", "as") if name in fields.values]
+    if len(given) > 1:
         message = f"an op has one meaning, not '{given[0]}' and '{given[1]}'"
         fields.error(fields.keys[given[1]], "E320", message)
     entry = OpEntry(
@@ -141,10 +141,7 @@ def read_op(fields: Fields) -> OpEntry | None:
         commutes=fields.flag("commutes", False),
         scalar=scalar,
         as_=as_,
-        lower=fields.word("lower"),
-        opmath=fields.flag("opmath", True),
         layout=fields.word("layout") or "any",
-        result=fields.word("result"),
         flops=fields.number("flops"),
         text=fields.entry.text,
     )
