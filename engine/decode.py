@@ -28,6 +28,7 @@ from .world import EvaluateError
 _COPIED = (
     *("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node"),
     *("seq_nr", "partitioner_tag", "recompute", "ac_graph_id"),
+    *("fwd_nn_module_stack", "fwd_source_fn_stack"),
 )
 
 # Calls that need strides which another form of their operand may not have.

@@ -30,7 +30,7 @@ from ..engine.source import suggestion
 Closure = Callable[[Any, Any], Any]
 Facts = Mapping[str, Callable[..., Any]]
 
-_PLAIN: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "len": len}
+PLAIN: Mapping[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs, "len": len}
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -122,9 +122,9 @@ def _known(value: Any) -> bool:
 
 
 def _call(expr: Expr, facts: Facts, name: str, args: list[Closure]) -> Closure:
-    found = facts.get(name) or _PLAIN.get(name)
+    found = facts.get(name) or PLAIN.get(name)
     if found is None:
-        hint = suggestion(name, [*facts, *_PLAIN])
+        hint = suggestion(name, [*facts, *PLAIN])
         tail = f" ({hint})" if hint else ""
         raise ConditionError(f"{expr.span}: error: unknown fact '{name}'{tail}")
     if len(args) == 1:
@@ -146,5 +146,14 @@ def calls(expr: Expr, facts: Facts) -> Iterator[Call]:
 
 
 def spell(call: Call) -> str:
-    """`readers(producer)`."""
-    return f"{call.fn}({', '.join(getattr(arg, 'id', '...') for arg in call.args)})"
+    """`readers(producer)`, `does(producer, 'softmax')`."""
+    return f"{call.fn}({', '.join(_spelled(arg) for arg in call.args)})"
+
+
+def _spelled(arg: Expr) -> str:
+    match arg:
+        case Name(id=word):
+            return word
+        case Literal(value=value):
+            return repr(value)
+    return "..."

@@ -84,7 +84,7 @@ class _Fusion:
         self._graph = Graph(program, steps)
         joiner = Joiner(builder, program.buffers)
         order = {name: place for place, name in enumerate(names)}
-        self._facts = PairFacts(self._graph, joiner, order)
+        self._facts = PairFacts(self._graph, joiner, order, program.sources)
         self._judge = Judge(rules, self._facts.table)
         self._heap: list[tuple[bool, float, int, int, int, Node, Node]] = []
         self._turn = itertools.count()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .index import Axis, Gathered, Index, Size, atoms
+from .sources import Source
 
 DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool")
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
@@ -128,6 +129,7 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[View | SizeValue | int | float | bool | None, ...]
     constants: Mapping[str, Any] = field(default_factory=dict)  # buffer -> torch.Tensor
+    sources: Mapping[str, Source] = field(default_factory=dict)  # by FX node name
 
 
 class Builder:

@@ -31,6 +31,7 @@ from .norms import NORMS
 from .pointwise import Meaning
 from .promotion import promoted
 from .reductions import REDUCTIONS
+from .sources import sources_of
 from .values import (
     Indices,
     Stored,
@@ -111,7 +112,12 @@ class Lowering:
             self._visit(node)
         work = self._work
         return Program(
-            tuple(self._inputs), work.buffers, tuple(work.steps), self._outputs, work.constants
+            tuple(self._inputs),
+            work.buffers,
+            tuple(work.steps),
+            self._outputs,
+            work.constants,
+            sources_of(self._nodes),
         )
 
     def _visit(self, node: fx.Node) -> None:

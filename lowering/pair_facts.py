@@ -20,6 +20,7 @@ from .join import Joiner, merged
 from .loops import Nest, Scalar, Store, gathered, scalars
 from .pieces import seam
 from .relate import Relation, Seed, relate, seeds_between, whole_box
+from .sources import Source
 
 Value = TypeVar("Value")
 
@@ -36,12 +37,19 @@ SEEDS_TRIED = 4
 
 
 class PairFacts:
-    """`order` gives FX node names their place in the graph."""
+    """`order` gives FX node names their place in the graph, `sources` where they came from."""
 
-    def __init__(self, graph: Graph, joiner: Joiner, order: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        joiner: Joiner,
+        order: Mapping[str, int],
+        sources: Mapping[str, Source],
+    ) -> None:
         self._graph = graph
         self._joiner = joiner
         self._order = order
+        self._sources = sources
         self._memo: dict[tuple[Any, ...], Any] = {}
         self._sizes: dict[str, int] = {}
         self.table: Mapping[str, Callable[..., Any]] = {name: getattr(self, name) for name in FACTS}
@@ -103,6 +111,16 @@ class PairFacts:
         found = {r for name in node.stores for r in self._graph.readers.get(name, ())}
         kept = any(name in self._graph.kept for name in node.stores)
         return sum(not reader.is_nest for reader in found) + kept
+
+    def does(self, node: Node, name: str) -> bool:
+        """Whether the step computes (a part of) a call of this name: an ATen op, or a function
+        or module class of the user's program; globs allowed."""
+        return any(source.does(name) for source in self._came_from(node))
+
+    def within(self, node: Node, path: str) -> bool:
+        """Whether the step computes something inside the module of this path, as
+        `named_modules` spells it; globs allowed."""
+        return any(source.within(path) for source in self._came_from(node))
 
     # Two nests: order and memory
 
@@ -327,6 +345,9 @@ class PairFacts:
         """Bytes of one buffer that a nest reads."""
         return self._once("traffic " + name, node, lambda: self._read_bytes(node, name))
 
+    def _came_from(self, node: Node) -> list[Source]:
+        return [self._sources[name] for name in node.step.origins if name in self._sources]
+
     def _read_bytes(self, node: Node, name: str) -> int:
         item = dtype_of(self._graph.buffers[name].dtype).itemsize
         touched = max(estimate(points(_axes(load.index))) for load in node.loads[name])
@@ -355,7 +376,7 @@ FACTS = (
     *("same_device", "distance", "overwritten", "hazard", "read_domain", "invertible"),
     "same_rows",
     *("same_columns", "same_positions", "exact_reads", "stays", "copies", "recompute", "saved"),
-    *("common", "shared"),
+    *("common", "shared", "does", "within"),
 )
 
 
