@@ -30,6 +30,7 @@ from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
 from .codegen.weights import lay_out_weights
 from .config import Settings, resolve
+from .engine.functional import open_calls
 from .engine.shelf import without_collection
 from .engine.stage import StageOptions, StageResult, run_stage
 from .logs import log_fusion, log_graph, log_program, log_text
@@ -203,6 +204,8 @@ def _run_stage(
     inference: bool = False,
 ) -> StageResult:
     session = capture.session
+    if stage != "pre_grad" and open_calls(gm.graph, session.table.writers):
+        gm.recompile()
     options = StageOptions(
         profile=session.settings.numerics,
         weights=weights or {},

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .attributes import Attributes
+from .functional import functional_form, mutable_form
 from .rule import OpEntry
 from .signature import form_of
 from .torch_level import torch_object
@@ -21,6 +22,8 @@ Target = Any  # an OpOverload, a torch function, or a method's name
 # Namespaces whose functional ops are pure; custom ops may hide effects, so they stay opaque.
 _PURE = frozenset({"aten", "prims", "quantized_decomposed"})
 _NAMES_OF_DIMS = ("dim", "dims")
+# Torch functions have no schema that would tell.
+_LISTS = ("size", "repeats")
 
 
 class ArgumentsError(Exception):
@@ -30,13 +33,17 @@ class ArgumentsError(Exception):
 @dataclass(frozen=True)
 class Param:
     """One parameter of an op. kind: "tensor", "tensors" (a list), "dim", "dims" (counted in
-    the first tensor), "attribute". `reduces`: the dims are a set, and None means all."""
+    the first tensor), "attribute". `reduces`: the dims are a set, and None means all.
+    `listed`: a list of numbers; one number stands for a list of one. `number`: a tensor for
+    which some overload takes a Python number."""
 
     name: str
     default: Any = None
     required: bool = True
     kind: str = "attribute"
     reduces: bool = False
+    listed: bool = False
+    number: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +96,7 @@ def is_opaque(target: torch._ops.OpOverload, declared: bool) -> bool:
 
 
 def spelled(target: torch._ops.OpOverload) -> str:
+    target = mutable_form(target) or target
     name = f"{target._opname}.{target._overloadname}"
     return name if target.namespace == "aten" else f"{target.namespace}.{name}"
 
@@ -105,7 +113,8 @@ def overloads_of(entry: OpEntry) -> tuple[torch._ops.OpOverload, ...]:
 
 def find_overload(name: str) -> torch._ops.OpOverload | None:
     """The overload `sum.dim_IntList`, `prims.convert_element_type.default`, or the plainest
-    functional one of `sum`; None where torch has none."""
+    functional one of `sum`; None where torch has none. Of a custom op that writes into its
+    arguments, `mylib.norm_out.default`, the functional form."""
     parts = name.split(".")
     space = torch.ops.aten
     if len(parts) == 3 or (len(parts) == 2 and parts[0] in _PURE):
@@ -115,7 +124,9 @@ def find_overload(name: str) -> torch._ops.OpOverload | None:
         return None
     list_names: Callable[[], list[str]] = packet.overloads
     if len(parts) == 2:
-        return getattr(packet, parts[1], None) if parts[1] in list_names() else None
+        found = getattr(packet, parts[1], None) if parts[1] in list_names() else None
+        writes = found is not None and space is not torch.ops.aten and found._schema.is_mutable
+        return (functional_form(found) or found) if writes else found
     ranked = sorted(list_names(), key=lambda name: name != "default")
     usable = (getattr(packet, o) for o in ranked)
     return next((o for o in usable if not is_opaque(o, declared=True)), None)
@@ -124,18 +135,26 @@ def find_overload(name: str) -> torch._ops.OpOverload | None:
 def params_of(entry: OpEntry, overloads: Sequence[torch._ops.OpOverload]) -> tuple[Param, ...]:
     names = [name for name, _ in entry.args]
     kinds: dict[str, str] = {}
+    single: set[str] = set()
+    numbers: set[str] = set()
     for overload in overloads:
         form = form_of(overload, names, [None] * len(names))
         for slot, argument in zip(form.slots, overload._schema.arguments, strict=True):
             if slot.place >= 0:
                 name = names[slot.place]
                 kinds[name] = _wider(kinds.get(name), kind_of(argument, name))
+                if "List[" not in slot.type:
+                    single.add(name)
+                if slot.accepts(0, form.takes_numbers):
+                    numbers.add(name)
     params = []
     for name, default in entry.args:
         value = None if default is None else Attributes({}, MetaFacts(node_meta)).value(default)
         kind = kinds.get(name, "attribute")
         reduces = kind == "dims" and name == "dim" and default is not None and value is None
-        params.append(Param(name, value, default is None, kind, reduces))
+        listed = name in _LISTS or (name in kinds and name not in single and kind == "attribute")
+        number = kind != "tensor" or name in numbers
+        params.append(Param(name, value, default is None, kind, reduces, listed, number))
     return tuple(params)
 
 

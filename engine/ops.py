@@ -7,8 +7,9 @@ FX calls into canonical ones (`bind`) and canonical calls back into something ca
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ from torch import fx
 from .attributes import Attributes
 from .expr import Call, Expr, Literal, Name, children
 from .expr import Sequence as SequenceExpr
+from .functional import mutable_form
+from .kinds import EACH
 from .normal import normalise
 from .op import (
     GETITEM,
@@ -77,6 +80,13 @@ class OpTable:
         """What the table was made from."""
         return tuple(self._entries.values())
 
+    @functools.cached_property
+    def writers(self) -> frozenset[torch._ops.OpOverload]:
+        """The declared custom ops that write into their arguments."""
+        custom = (name for name in self._by_overload if name.count(".") == 2)
+        found = (mutable_form(find_overload(name)) for name in custom)
+        return frozenset(op for op in found if op is not None)
+
     def names(self) -> list[str]:
         """Declared names, for suggestions: ops, then torch-level names."""
         return [*self._entries, *self._by_torch]
@@ -122,7 +132,10 @@ class OpTable:
         """
         entry = op.entry
         if entry is None or entry.as_ is None:
-            return Bound(op, tuple(normalise(op, list(values), meta)))
+            try:
+                return Bound(op, tuple(normalise(op, list(values), meta)))
+            except (TypeError, ValueError, IndexError) as error:
+                raise EvaluateError(f"{op.name}: {error}") from error
         env = {
             param.name: tuple(value) if isinstance(value, list) else value
             for param, value in zip(op.params, values, strict=True)
@@ -169,13 +182,15 @@ class OpTable:
         args: Sequence[T],
         kwargs: Mapping[str, T],
         pack: Callable[[tuple[T, ...]], T] = lambda items: items,  # type: ignore[assignment,return-value]
+        lists: Container[str] = (),
     ) -> dict[int, T]:
         """Parameter index to argument, for a call as rules write it. Works on values and on
         expressions alike; `pack` makes one list argument of several (`permute(x, 0, 2, 1)`).
+        `lists` names the list variables, so that `cat(xs, 1)` is no list of two.
 
         Raises ArgumentsError for an unknown, doubled or surplus argument.
         """
-        placed = dict(enumerate(_gather(op, args, pack, frozenset(kwargs))))
+        placed = dict(enumerate(_gather(op, args, pack, frozenset(kwargs), lists)))
         for name, value in kwargs.items():
             place = op.place(name)
             if place is None:
@@ -195,18 +210,18 @@ class OpTable:
             values.append(placed.get(place, param.default))
         return values
 
-    def expand(self, expr: Expr) -> Expr:
+    def expand(self, expr: Expr, lists: Container[str] = ()) -> Expr:
         """`expr` with every alias and macro replaced by what it is `as:`; the ops left have
         ATen overloads. Attributes may then be computed ones (`permute(x, swapped(rank(x),
-        -2, -1))`)."""
-        expr = map_children(self.expand, expr)
+        -2, -1))`). `lists` names the list variables."""
+        expr = map_children(lambda part: self.expand(part, lists), expr)
         if not isinstance(expr, Call):
             return expr
         op = self.find(expr.fn)
         if op is None or op.entry is None or op.entry.as_ is None:
             return expr
-        placed = self.arrange(op, expr.args, dict(expr.kwargs), SequenceExpr)
-        return self.expand(self._open(op, expr, placed))
+        placed = self.arrange(op, expr.args, dict(expr.kwargs), SequenceExpr, lists)
+        return self.expand(self._open(op, expr, placed), lists)
 
     def _open(self, op: Op, call: Call, placed: Mapping[int, Expr]) -> Expr:
         table: dict[str, Expr] = {}
@@ -358,6 +373,7 @@ def _gather(
     args: Sequence[T],
     pack: Callable[[tuple[T, ...]], T],
     named: frozenset[str],
+    lists: Container[str],
 ) -> list[T]:
     """Positional arguments, the surplus ones packed into the list parameter they spell; the
     parameters in `named` are given by keyword."""
@@ -365,13 +381,22 @@ def _gather(
         variadic = param.kind in ("tensors", "dims") or param.name in ("size", "repeats", "indices")
         if variadic and place < len(args):
             rest = args[place:]
-            listed = isinstance(rest[0], (tuple, list, SequenceExpr))
+            listed = _is_listed(rest[0], lists)
             if len(rest) > 1 and not listed and not _reads_on(op, place, rest, named):
                 return [*args[:place], pack(tuple(rest))]
             break
     if len(args) > len(op.params):
         raise ArgumentsError(f"{op.name} takes {len(op.params)} arguments, not {len(args)}")
     return list(args)
+
+
+def _is_listed(arg: Any, lists: Container[str]) -> bool:
+    """Whether an argument is a list by itself: written out, a list variable, or `each(...)`."""
+    if isinstance(arg, Call):
+        return arg.fn == EACH
+    if isinstance(arg, Name):
+        return arg.id in lists
+    return isinstance(arg, (tuple, list, SequenceExpr))
 
 
 def _reads_on(op: Op, place: int, rest: Sequence[Any], named: frozenset[str]) -> bool:

@@ -16,11 +16,22 @@ import sympy
 import torch
 from torch import fx
 
+from ..engine.functional import mutable_form, written_places
 from .loops import SizeValue
 from .values import Computed, Mapped, Stored, rebased, root, size_of, strided
 from .work import LoweringError, Work
 
 VALUES = (Stored, Computed, Mapped)
+# Ops whose result holds nothing yet.
+_FRESH = frozenset(
+    (
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.empty_like.default,
+        torch.ops.aten.new_empty.default,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten.new_empty_strided.default,
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,9 @@ def extern(work: Work, node: fx.Node) -> Any:
     nor nothing."""
     target, args, kwargs = _callee(work, node)
     written = _written(node)
+    overwritten = _overwritten(node)
+    if overwritten:
+        return _filled(work, node, overwritten)
     mutates = tuple(dict.fromkeys(_pin(work, node, arg) for arg in written))
     target, meta = _own_memory(target, node.meta.get("val"))
     outs: tuple[str | None, ...] = (None,)
@@ -85,6 +99,39 @@ def extern(work: Work, node: fx.Node) -> Any:
     for name in mutates:
         work.ranges.pop(name, None)
     return result
+
+
+def _overwritten(node: fx.Node) -> list[fx.Node]:
+    """The operands of a functional form that its op may write into as they are: fresh memory
+    that nobody else looks at. Empty where one of them is not."""
+    mutable = mutable_form(node.target)
+    if mutable is None or mutable._schema.returns:
+        return []
+    found = [node.args[place] for place in written_places(mutable)]
+    fresh = [
+        item
+        for item in found
+        if isinstance(item, fx.Node) and item.target in _FRESH and len(item.users) == 1
+    ]
+    return fresh if len(fresh) == len(found) else []
+
+
+def _filled(work: Work, node: fx.Node, written: list[fx.Node]) -> Any:
+    """Call the op behind a functional form on the memory that it is given."""
+    mutates = tuple(_pin(work, node, item) for item in written)
+    work.extern(
+        node,
+        target=mutable_form(node.target),
+        args=tuple(_operand(work, node, arg) for arg in node.args),
+        kwargs={name: _operand(work, node, arg) for name, arg in node.kwargs.items()},
+        outs=(),
+        mutates=mutates,
+        ordered=False,
+    )
+    for name in mutates:
+        work.ranges.pop(name, None)
+    results = [work.env[item] for item in written]
+    return results if len(results) > 1 else results[0]
 
 
 def _callee(work: Work, node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
