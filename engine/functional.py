@@ -130,7 +130,9 @@ def _define(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     name = f"{overload.namespace}__{overload._opname}__{overload._overloadname}"
     arguments, returns = _ALIAS.sub("", str(schema)).split("(", 1)[1].rsplit(") -> ", 1)
     results = [returns.strip("()")] if schema.returns else []
-    _LIBRARY.define(f"{name}({arguments}) -> ({', '.join([*results, *['Tensor'] * len(places)])})")
+    results += ["Tensor"] * len(places)
+    text = f"{name}({arguments}) -> ({', '.join(results)})"
+    _LIBRARY.define(text)  # type: ignore[no-untyped-call]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = list(args)
@@ -141,7 +143,7 @@ def _define(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         together = (*own, *(given[place] for place in places))
         return together if len(together) > 1 else together[0]
 
-    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     form: torch._ops.OpOverload = getattr(torch.ops.eqsat_functional, name).default
     _origins[form] = overload
     return form

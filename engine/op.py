@@ -124,8 +124,10 @@ def find_overload(name: str) -> torch._ops.OpOverload | None:
         return None
     list_names: Callable[[], list[str]] = packet.overloads
     if len(parts) == 2:
-        found = getattr(packet, parts[1], None) if parts[1] in list_names() else None
-        writes = found is not None and space is not torch.ops.aten and found._schema.is_mutable
+        if parts[1] not in list_names():
+            return None
+        found: torch._ops.OpOverload = getattr(packet, parts[1])
+        writes = space is not torch.ops.aten and found._schema.is_mutable
         return (functional_form(found) or found) if writes else found
     ranked = sorted(list_names(), key=lambda name: name != "default")
     usable = (getattr(packet, o) for o in ranked)
