@@ -19,7 +19,9 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized, auto
 
 # What a schema says about the memory of a tensor: `Tensor(a0!) out`.
 _ALIAS = re.compile(r"\(\w+!?( -> \w+)?\)")
-_LIBRARY = torch.library.Library("eqsat_functional", "FRAGMENT")
+_LIBRARY = torch.library.Library(  # type: ignore[no-untyped-call]
+    "eqsat_functional", "FRAGMENT"
+)
 _forms: dict[torch._ops.OpOverload, torch._ops.OpOverload | None] = {}
 _origins: dict[Any, torch._ops.OpOverload] = {}
 
