@@ -8,26 +8,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from . import notices
 from .config import OptionError, config
+from .packs import RulePack, load_rules
+from .version import VERSION
 
 if TYPE_CHECKING:
-    from .explain import Explanation
+    from .explanation import Explanation
+    from .new_command import NewRule
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "OptionError",
+    "RulePack",
     "backend",
     "check",
     "config",
     "explain",
     "fresh_cache",
     "load_rules",
+    "new_rule",
     "options",
     "reset",
 ]
 
 options = config.patch
-load_rules = config.add_rules
 
 
 def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
@@ -35,16 +40,27 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
 
     Gives an `Explanation`: print it, or use `.to_json()`.
     """
-    from .explain import explain_call  # noqa: PLC0415 - keeps `import eqsat` light
+    from .explanation import explain_call  # noqa: PLC0415 - keeps `import eqsat` light
 
     return explain_call(fn, *args, **kwargs)
 
 
 def check(path: str, examples: int = 30, seed: int = 0) -> bool:
     """Test the rules of a file or folder as `eqsat check` does; True when all are right."""
-    from .commands import check_paths  # noqa: PLC0415
+    from .check_command import check_paths  # noqa: PLC0415
 
     return check_paths([path], [], examples, seed) == 0
+
+
+def new_rule(before: Any, after: Any, example_inputs: Any = None, **how: Any) -> NewRule:
+    """A rule from two torch functions, checked: `print(eqsat.new_rule(before, after, (x, w)))`.
+
+    Keywords: `name`, `stage` ("post_grad" or "pre_grad"), `examples`. Raises ValueError where
+    rules cannot say it.
+    """
+    from .new_command import new_rule as make  # noqa: PLC0415
+
+    return make(before, after, example_inputs, **how)
 
 
 def fresh_cache() -> Any:
@@ -55,10 +71,11 @@ def fresh_cache() -> Any:
 
 
 def reset() -> None:
-    """Forget assigned settings and every compiled graph."""
+    """Forget assigned settings, loaded packs, warnings given and every compiled graph."""
     import torch  # noqa: PLC0415
 
     config.reset()
+    notices.forget()
     torch._dynamo.reset()
 
 

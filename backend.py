@@ -38,7 +38,7 @@ from .lowering.fold import split_constants
 from .lowering.fuse import fuse
 from .lowering.lower import lower
 from .lowering.simplify import simplify
-from .reports import CompileReport, open_report
+from .reports import CompileReport, StageInput, open_report, tell_watchers
 from .session import Session, open_session
 
 Compiled = Callable[..., Any]
@@ -89,9 +89,11 @@ def compile_graph(
 def _compile_captured(
     gm: fx.GraphModule, example_inputs: Sequence[Any], capture: Capture
 ) -> Compiled:
+    capture.report.key = capture.session.key
     # 1 pre_grad
     log_graph("pre_grad_graphs", "before pre_grad", gm)
-    rewritten = _run_stage(gm, "pre_grad", capture, capture.report).gm
+    inference = not _is_differentiated(example_inputs)
+    rewritten = _run_stage(gm, "pre_grad", capture, capture.report, inference=inference).gm
     _copy_sources(gm, rewritten)
     # 2 AOTAutograd, which calls back: 3 joint and 4 partition, then 5 to 11 per graph
     compiled = aot_module_simplified(
@@ -107,6 +109,12 @@ def _compile_captured(
         keep_inference_input_mutations=True,
     )
     return torch._dynamo.disable(compiled)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _is_differentiated(inputs: Sequence[Any]) -> bool:
+    """Whether autograd will record a graph on these inputs."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _copy_sources(old: fx.GraphModule, new: fx.GraphModule) -> None:
@@ -139,6 +147,7 @@ def compile_aten(
 ) -> Compiled:
     """Steps 5 to 11 for one ATen graph; gives a boxed callable (one list of inputs)."""
     report = open_report(kind)
+    report.key = capture.session.key
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is not None:
@@ -213,7 +222,10 @@ def _run_stage(
         target=session.target,
         inference=inference,
         lowered=session.lowered,
+        strict=session.settings.strict,
+        extraction=session.settings.extraction,
     )
+    tell_watchers(StageInput(report, stage, gm, options, session.book, session.table))
     result = run_stage(gm, stage, session.book, session.table, options)
     report.stages.append(result.report)
     return result

@@ -10,8 +10,12 @@ import contextlib
 import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+from .engine.chaos import CHEAPEST, extraction_of
+from .packs import RulePack, loaded_packs, unload_all
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 PROFILES = ("bitwise", "default", "fast")
@@ -21,10 +25,25 @@ class OptionError(ValueError):
     """A setting that eqsat does not know, or a value it cannot take."""
 
 
-def _paths(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str | os.PathLike):
-        return (os.fspath(value),)
-    return tuple(os.fspath(path) for path in value)
+def _packs(value: Any) -> tuple[RulePack, ...]:
+    """Paths and packs, as packs."""
+    listed = _listed(value, (str, os.PathLike, RulePack), "a path or an eqsat.RulePack")
+    return tuple(item if isinstance(item, RulePack) else RulePack(item) for item in listed)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(_listed(value, (str,), "a rule name or glob"))
+
+
+def _listed(value: Any, kinds: tuple[type, ...], wanted: str) -> list[Any]:
+    """One item, or a list or tuple of them."""
+    items = [value] if isinstance(value, kinds) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"expected {wanted}, or a list of them")
+    for item in items:
+        if not isinstance(item, kinds) or item == "":
+            raise ValueError(f"{item!r} is not {wanted}")
+    return list(items)
 
 
 def _one_of(*allowed: str) -> Callable[[Any], str]:
@@ -42,12 +61,15 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _environment_paths(name: str) -> tuple[str, ...]:
-    return tuple(part for part in os.environ.get(name, "").split(os.pathsep) if part)
+def _from_environment(name: str, separator: str) -> list[str]:
+    """The parts of a variable. Names of rules hold colons, so lists of them have commas."""
+    parts = os.environ.get(name, "").split(separator)
+    return [part.strip() for part in parts if part.strip()]
 
 
-def _setting(default: Any, read: Callable[[Any], Any], doc: str) -> Any:
-    metadata = {"read": read, "doc": doc}
+def _setting(default: Any, read: Callable[[Any], Any], doc: str, adds: bool = False) -> Any:
+    """`adds`: what several places set adds up, environment variables included."""
+    metadata = {"read": read, "doc": doc, "adds": adds}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -61,11 +83,28 @@ class Settings:
     numerics: str = _setting(
         "default", _one_of(*PROFILES), "which numerics classes of rules are loaded"
     )
-    rules: tuple[str, ...] = _setting(
-        lambda: _environment_paths("EQSAT_RULES"), _paths, "rule files or folders of the user"
+    rules: tuple[RulePack, ...] = _setting(
+        lambda: _packs(_from_environment("EQSAT_RULES", os.pathsep)),
+        _packs,
+        "rule files, folders or packs of the user",
+        adds=True,
     )
     disable: tuple[str, ...] = _setting(
-        lambda: _environment_paths("EQSAT_DISABLE"), _paths, "rules switched off: names or globs"
+        lambda: _names(_from_environment("EQSAT_DISABLE", ",")),
+        _names,
+        "rules switched off: names or globs",
+        adds=True,
+    )
+    enable: tuple[str, ...] = _setting(
+        lambda: _names(_from_environment("EQSAT_ENABLE", ",")),
+        _names,
+        "rules that stay whatever `disable` says: names or globs",
+        adds=True,
+    )
+    extraction: str = _setting(
+        lambda: extraction_of(os.environ.get("EQSAT_CHAOS") or CHEAPEST),
+        lambda value: extraction_of(str(value)),
+        "cheapest, or to test rules: worst, or random:SEED",
     )
     fold: bool = _setting(
         True, _flag, "compute expressions of parameters once, in inference, guarded"
@@ -83,17 +122,27 @@ def _nearest(word: str, words: tuple[str, ...]) -> str:
 
 
 def _apply(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    if not isinstance(changes, Mapping):
+        raise OptionError(f"options are a dict of names and values, not {changes!r}")
     known = {entry.name: entry for entry in fields(Settings)}
     values: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in known:
-            hint = _nearest(name, tuple(known)) or f"; known options: {', '.join(known)}"
+            hint = _nearest(str(name), tuple(known)) or f"; known options: {', '.join(known)}"
             raise OptionError(f"eqsat has no option {name!r}{hint}")
+        metadata = known[name].metadata
         try:
-            values[name] = known[name].metadata["read"](value)
+            read = metadata["read"](value)
         except (TypeError, ValueError) as error:
             raise OptionError(f"option {name!r}: bad value {value!r}: {error}") from None
+        if metadata["adds"]:
+            read = tuple(dict.fromkeys((*getattr(settings, name), *read)))
+        values[name] = read
     return replace(settings, **values)
+
+
+# What `with` blocks of this thread change, the innermost last.
+_patches: ContextVar[tuple[Mapping[str, Any], ...]] = ContextVar("eqsat_patches", default=())
 
 
 class Config:
@@ -119,28 +168,27 @@ class Config:
         self._overrides[name] = value
 
     def snapshot(self) -> Settings:
-        """The settings now: defaults, environment variables, then what was assigned."""
-        return _apply(Settings(), self._overrides)
+        """The settings now: defaults, environment variables, loaded packs, what was assigned,
+        then the `with` blocks around this call."""
+        settings = _apply(Settings(), {"rules": loaded_packs()})
+        for changes in (dict(self._overrides), *_patches.get()):
+            settings = _apply(settings, changes)
+        return settings
 
     @contextlib.contextmanager
     def patch(self, **changes: Any) -> Iterator[None]:
-        """Change settings inside a `with` block."""
+        """Change settings inside a `with` block, for this thread (and asyncio task) alone."""
         _apply(Settings(), changes)
-        before = dict(self._overrides)
-        self._overrides.update(changes)
+        token = _patches.set((*_patches.get(), changes))
         try:
             yield
         finally:
-            self._overrides.clear()
-            self._overrides.update(before)
-
-    def add_rules(self, path: str | os.PathLike[str]) -> None:
-        """Append a rule file or folder to `rules` for every later compile."""
-        self._overrides["rules"] = (*self.snapshot().rules, os.fspath(path))
+            _patches.reset(token)
 
     def reset(self) -> None:
-        """Forget everything that was assigned."""
+        """Forget everything that was assigned, and unload every pack."""
         self._overrides.clear()
+        unload_all()
 
 
 config = Config()
@@ -149,9 +197,10 @@ config = Config()
 def resolve(mode: str | None, options: Mapping[str, Any] | None) -> Settings:
     """Settings of one compile: `eqsat.config` first, then `mode`, then `options`.
 
-    Raises OptionError for an unknown name or a bad value.
+    The lists (`rules`, `disable`, `enable`) add up. Raises OptionError for an unknown name or
+    a bad value.
     """
     settings = config.snapshot()
     if mode is not None:
         settings = _apply(settings, {"mode": mode})
-    return _apply(settings, options or {})
+    return _apply(settings, {} if options is None else options)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 _numbers = itertools.count()
 _listeners: list[list[CompileReport]] = []
+_watchers: list[Callable[[StageInput], None]] = []
 
 
 @dataclass
 class CompileReport:
     """One graph: `kind` is "inference", "forward" or "backward" ("capture" for the stages
-    before AOTAutograd). `seconds` maps step names to wall time."""
+    before AOTAutograd). `seconds` maps step names to wall time. Graphs of equal `key` had equal
+    rules, settings, target and versions (`Session.key`)."""
 
     kind: str
     graph: int = field(default_factory=lambda: next(_numbers))
@@ -31,6 +33,7 @@ class CompileReport:
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""  # why the graph runs unoptimised; empty where it does not
     source: str = ""
+    key: str = ""
 
 
 @contextlib.contextmanager
@@ -42,6 +45,34 @@ def recording() -> Iterator[list[CompileReport]]:
         yield reports
     finally:
         _listeners.remove(reports)
+
+
+@dataclass(frozen=True)
+class StageInput:
+    """What a stage is about to rewrite: a graph, and all that decides what becomes of it."""
+
+    report: CompileReport
+    stage: str
+    gm: Any  # torch.fx.GraphModule
+    options: Any  # engine StageOptions
+    book: Any  # engine RuleBook
+    table: Any  # engine OpTable
+
+
+@contextlib.contextmanager
+def watching(watcher: Callable[[StageInput], None]) -> Iterator[None]:
+    """Call `watcher` before each stage of the compiles inside the block."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+def tell_watchers(stage: StageInput) -> None:
+    """Show a stage to every open `watching`."""
+    for watcher in _watchers:
+        watcher(stage)
 
 
 def open_report(kind: str) -> CompileReport:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import eqsat
-from eqsat.explain import print_reports
+from eqsat.explanation import print_reports
 from eqsat.reports import recording
 
 from .cold import compile_seconds

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from ..version import VERSION
 from .cache import cache_dir, digest, write_atomic
 
 HEADERS = Path(__file__).parent
@@ -144,7 +145,8 @@ def _link_flags(flags: Sequence[str]) -> list[str]:
 
 def _key(compiler: Compiler, flags: Sequence[str], *parts: str) -> str:
     native = processor() if "-march=native" in flags else ""
-    shared = (compiler.version, *compiler.command, *flags, native, _header_text())
+    versions = (VERSION, torch.__version__)
+    shared = (*versions, compiler.version, *compiler.command, *flags, native, _header_text())
     return digest(*shared, *parts)[:40]
 
 

@@ -7,14 +7,17 @@ other names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 
-from .expr import Binary, Call, Expr, Field, Item, Literal, Name, Negative, children
+from .expr import Binary, Call, Expr, Field, Item, Literal, Name, Negative, Sequence, children
+from .facts import PREDICATES
 from .kinds import is_tensor
-from .rule import Rule
-from .rule_entries import inlined_make
+from .ops import OpTable, Param
+from .rule_entries import rebuild
 from .syntax import DTYPES
 
 Rename = Callable[[str], str]
+_OPS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow"}
 
 
 def show(expr: Expr, rename: Rename) -> str:
@@ -52,21 +55,55 @@ class Numbering:
         return ";".join(show(roots[root], self) for root in sorted(roots))
 
 
-def forward(rule: Rule) -> tuple[str, str, Numbering]:
-    """Both sides in canonical text, numbered from the left side on."""
+@dataclass(frozen=True)
+class Sides:
+    """Two sides in canonical text, and the names of the rule in the order in which they appear
+    there. Two rules with equal texts differ in names only."""
+
+    left: str
+    right: str
+    names: tuple[str, ...]
+
+
+def sides(left: Mapping[str, Expr], right: Mapping[str, Expr]) -> Sides:
+    """The canonical text of two sides, numbered from `left` on."""
     numbering = Numbering()
-    return numbering.side(rule.match), numbering.side(inlined_make(rule)), numbering
+    return Sides(numbering.side(left), numbering.side(right), tuple(numbering.numbers))
 
 
-def backward(rule: Rule) -> tuple[str, str, Numbering]:
-    """The rule turned around, numbered from its right side on."""
-    numbering = Numbering()
-    return numbering.side(inlined_make(rule)), numbering.side(rule.match), numbering
+def settle(expr: Expr, table: OpTable, lists: Set[str]) -> Expr:
+    """`expr` in one spelling: aliases opened, operators as ops, every argument by its name,
+    defaults left out, the operands of a commuting op in alphabetical order but for names.
+
+    `lists` are the variables that stand for lists. Expects calls that `check_calls` accepts.
+    """
+
+    def settled(node: Expr) -> Expr:
+        if isinstance(node, Binary) and node.op in _OPS:
+            node = Call(_OPS[node.op], (node.left, node.right), span=node.span)
+        op = table.find(node.fn) if isinstance(node, Call) else None
+        if op is None or not isinstance(node, Call) or node.fn in PREDICATES:
+            return node
+        placed = table.arrange(op, node.args, dict(node.kwargs), Sequence, lists)
+        if op.commutes and 0 in placed and 1 in placed and len(placed) == 2:
+            first, second = sorted((placed[0], placed[1]), key=lambda side: show(side, _erase))
+            placed = {0: first, 1: second}
+        named = tuple(
+            (op.params[place].name, value)
+            for place, value in sorted(placed.items())
+            if not (isinstance(value, Literal) and _is_default(op.params[place], value))
+        )
+        return Call(op.name, (), named, node.how, span=node.span)
+
+    return rebuild(table.expand(expr), settled)
 
 
-def conditions(rule: Rule, numbering: Numbering) -> frozenset[str]:
-    """The conditions in canonical text."""
-    return frozenset(show(condition.expr, numbering) for condition in rule.when)
+def _erase(name: str) -> str:
+    return name if name in DTYPES else "$"
+
+
+def _is_default(param: Param, value: Literal) -> bool:
+    return not param.required and repr(param.default) == repr(value.value)
 
 
 def unordered(expr: Expr, tensors: Set[str], flattens: Callable[[str], bool]) -> str:

@@ -2,12 +2,13 @@
 
 Takes rows that egglog found for a `Query`; checks constants, variable types and conditions,
 builds the right side in the e-graph, and merges it with the match once shape, dtype and
-device agree. A rule whose right side differs is disabled for this graph.
+device agree. A rule whose right side differs, or that raises, is disabled for this graph;
+`disabled` holds those that already are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,9 @@ class GraphWorld:
             return 0
         return self.graph.users.get(self.graph.find(handle.id), 0)
 
+    def feeds_comparison(self, handle: Any) -> bool:
+        return isinstance(handle, Ref) and self.graph.find(handle.id) in self.graph.deciding
+
 
 @dataclass
 class Firing:
@@ -75,13 +79,19 @@ class Firing:
 class Applier:
     """Applies matches to one e-graph and remembers what fired, failed or was disabled."""
 
-    def __init__(self, graph: EGraph, table: OpTable, on_failure: OnFailure | None = None) -> None:
+    def __init__(
+        self,
+        graph: EGraph,
+        table: OpTable,
+        on_failure: OnFailure | None = None,
+        disabled: Mapping[str, tuple[Rule, str]] | None = None,
+    ) -> None:
         self.graph = graph
         self.table = table
         self.on_failure = on_failure
         self.world = GraphWorld(graph)
         self.firings: list[Firing] = []
-        self.disabled: dict[str, tuple[Rule, str]] = {}
+        self.disabled: dict[str, tuple[Rule, str]] = dict(disabled or {})
         self.failures: dict[str, dict[str, int]] = {}
         self._matchers: dict[str, Matcher] = {}
 
@@ -91,35 +101,57 @@ class Applier:
         rule = query.pattern.rule
         if rule.name in self.disabled:
             return None
+        start = len(self.graph)
+        try:
+            found = self._built(query, row)
+        except Exception as error:  # an error in a fact or an op is the rule's own affair
+            self.graph.rollback(start)
+            reason = str(error) or type(error).__name__
+            if not isinstance(error, (EvaluateError, Mismatch)):
+                reason = f"{type(error).__name__}: {error}"
+            self._failed(rule, self._matcher(query).classes(row), reason)
+            if not isinstance(error, EvaluateError):
+                self.disabled[rule.name] = (rule, reason)
+            return None
+        if found is None:
+            return None
+        roots, checks = found
+        unions = [(old, new) for old, new in roots if self.graph.union(old, new)]
+        if not unions:
+            self.graph.rollback(start)
+            return ()
+        firing = Firing(rule, self._matcher(query).classes(row), start, len(self.graph), unions, checks)
+        self.firings.append(firing)
+        return unions
+
+    def _matcher(self, query: Query) -> Matcher:
         matcher = self._matchers.get(query.relation)
         if matcher is None:
             matcher = Matcher(query, self.graph, self.table, self.world)
             self._matchers[query.relation] = matcher
+        return matcher
+
+    def _built(
+        self, query: Query, row: Sequence[int]
+    ) -> tuple[list[tuple[int, int]], tuple[ParameterCheck, ...]] | None:
+        """The node that every root has and the one that it may become, and what must hold for
+        that; None, and the reason noted, where the match does not hold."""
+        rule, matcher = query.pattern.rule, self._matcher(query)
         verdict = matcher.verdict(row)
         failure = matcher.refusal(verdict, row, self.on_failure is not None)
         if failure is not None:
             self._failed(rule, matcher.classes(row), str(failure))
             return None
-        start = len(self.graph)
-        try:
-            env = matcher.env(verdict, row) if rule.checked else {}
-            checks = tuple(self._check(rule, assumption, env) for assumption in rule.checked)
-            made = matcher.build(verdict, row, len(self.firings))
-            roots = [(row[query.nodes[at]], made[name]) for name, at in query.pattern.roots.items()]
-            self._compare(rule, roots)
-        except (EvaluateError, Mismatch) as error:
-            self.graph.rollback(start)
-            self._failed(rule, matcher.classes(row), str(error))
-            if isinstance(error, Mismatch):
-                self.disabled[rule.name] = (rule, str(error))
-            return None
-        unions = [(old, new) for old, new in roots if self.graph.union(old, new)]
-        if not unions:
-            self.graph.rollback(start)
-            return ()
-        firing = Firing(rule, matcher.classes(row), start, len(self.graph), unions, checks)
-        self.firings.append(firing)
-        return unions
+        env = matcher.env(verdict, row) if rule.checked else {}
+        checks = tuple(self._check(rule, assumption, env) for assumption in rule.checked)
+        made = matcher.build(verdict, row, len(self.firings))
+        roots = [(row[query.nodes[at]], made[name]) for name, at in query.pattern.roots.items()]
+        self._compare(rule, roots)
+        return roots, checks
+
+    def missed(self) -> dict[str, int]:
+        """Per rule, how many matches did not hold."""
+        return {name: sum(reasons.values()) for name, reasons in self.failures.items()}
 
     def _check(self, rule: Rule, assumption: Assumption, env: dict[str, Any]) -> ParameterCheck:
         """Which graph inputs an assumption about parameters speaks of. Raises EvaluateError."""

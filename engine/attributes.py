@@ -121,7 +121,10 @@ class Attributes:
         if plain is not None and not call.kwargs and all(map(_numbers, args)):
             if Truth.FREE in args:
                 return True, Truth.FREE
-            return True, plain(*args)
+            try:
+                return True, plain(*args)
+            except (TypeError, ValueError) as error:
+                raise EvaluateError(f"{call.fn}: {error}") from error
         return False, None
 
     def binary(self, op: str, left: Any, right: Any) -> Any:

@@ -7,28 +7,28 @@ shrunk by hypothesis and told as a short torch program.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import hypothesis
-import torch
 from hypothesis import strategies
 
 from .draw import Search, Structure
-from .fill import FILLINGS
+from .fill import DRAWN
+from .measure import Measured, loose_tags, measure
 from .ops import OpTable
-from .program import program_text
-from .rule import Assumption, Case, Rule
+from .program import ALIASING, DISTRIBUTION, GRADIENTS, VALUES, program_text
+from .rule import Case, Rule
 from .simplify import simplest, simplified
+from .termination import runs_away
 from .trial import Rejected, Trials
+from .witness import is_needed
 
 _ATTEMPTS = 4000  # draws of a structure before a rule counts as one that never fires
 _MISS_ATTEMPTS = 300
-_OUTSIDE = 24  # examples outside an assumption, to see whether it is needed
 _ENOUGH = 12  # examples before a tag or an assumption may be called loose
 
 _QUIET = hypothesis.settings(
@@ -60,15 +60,26 @@ class CheckResult:
 class _Wrong(Exception):
     """Raised inside a hypothesis test, to be shrunk."""
 
-    def __init__(self, reason: str, structure: Structure, values: Mapping[str, Any]) -> None:
+    def __init__(
+        self, kind: str, reason: str, structure: Structure, values: Mapping[str, Any]
+    ) -> None:
         super().__init__(reason)
+        self.kind = kind
         self.reason = reason
         self.structure = structure
         self.values = values
 
 
-def check_rule(rule: Rule, table: OpTable, *, seed: int = 0, examples: int = 100) -> CheckResult:
-    """Tests one rule on about `examples` examples; the same seed draws the same ones."""
+def check_rule(
+    rule: Rule,
+    table: OpTable,
+    *,
+    seed: int = 0,
+    examples: int = 100,
+    beside: Sequence[Rule] = (),
+) -> CheckResult:
+    """Tests one rule on about `examples` examples; the same seed draws the same ones. `beside`
+    are the rules that share its phases (`termination.neighbours`)."""
     random = Random(f"{seed} {rule.name}")
     search = Search(rule, table, random)
     structures = search.collect(max(examples // 2, 8), _ATTEMPTS)
@@ -84,8 +95,21 @@ def check_rule(rule: Rule, table: OpTable, *, seed: int = 0, examples: int = 100
     count, wrong = _run(trials, structures, seed, examples)
     if wrong is not None:
         failures.append(wrong)
-    warnings = [] if failures else _warnings(trials, structures, count)
-    return CheckResult(rule.name, tuple(failures), tuple(warnings), count, _measured(trials))
+    alone, among = runs_away(trials, _spread(structures), beside)
+    failures += [] if alone is None else [alone]
+    warnings = [] if among is None else [among]
+    if failures or count < _ENOUGH:
+        tag = rule.numerics.float_class
+        return CheckResult(rule.name, tuple(failures), tuple(warnings), count, tag)
+    measured = measure(trials, structures)
+    warnings += _warnings(trials, structures, measured)
+    found = measured.float_class or rule.numerics.float_class
+    return CheckResult(rule.name, (), tuple(warnings), count, found)
+
+
+def _spread(structures: list[Structure]) -> list[Structure]:
+    """The simplest, and the most involved of those that are not."""
+    return structures[:1] + structures[1:][-1:]
 
 
 def _unchecked(rule: Rule, failures: list[str], obstacle: str) -> CheckResult:
@@ -99,7 +123,7 @@ def _run(
 ) -> tuple[int, str | None]:
     """How many examples ran, and the shrunk failure."""
     names = sorted({name for structure in structures for name in structure.tensors})
-    kinds = strategies.tuples(strategies.sampled_from(FILLINGS), strategies.integers(0, 3))
+    kinds = strategies.tuples(strategies.sampled_from(DRAWN), strategies.integers(0, 3))
     fillings = strategies.fixed_dictionaries(dict.fromkeys(names, kinds))
     count = 0
     refusals: Counter[str] = Counter()
@@ -111,13 +135,13 @@ def _run(
         nonlocal count
         try:
             values = trials.values(structure, filling)
-            reason = trials.run(values) or trials.gradients(structure)
+            found = _difference(trials, structure, values)
         except Rejected as rejected:
             refusals[str(rejected).partition("\n")[0]] += 1
             hypothesis.reject()
         count += 1
-        if reason is not None:
-            raise _Wrong(reason, structure, values)
+        if found is not None:
+            raise _Wrong(*found, structure, values)
 
     try:
         sides_agree()
@@ -131,15 +155,49 @@ def _run(
 def _failure_text(trials: Trials, structures: list[Structure], wrong: _Wrong) -> str:
     """The reason and a program, for the plainest example that fails."""
     structure, values, reason = wrong.structure, wrong.values, wrong.reason
-    if trials.run(values) is not None:  # not a matter of gradients, which need no values
+    if wrong.kind == VALUES:
         plainer = simplest(trials, structures, structure)
         if plainer is not None:
             structure, values = plainer
         values = simplified(trials, values)
         reason = trials.run(values) or reason
+    else:  # a matter of the structure alone
+        for plain in structures:
+            found = _found(trials, plain, wrong.kind)
+            if found is not None:
+                structure, reason = plain, found
+                break
+        values = trials.smooth_values(structure)
     constants = ", ".join(f"{name}={value}" for name, value in structure.constants.items())
     where = f" with {constants}" if constants else ""
-    return f"{reason}{where}\n{program_text(trials, values, structure.tensors)}"
+    return f"{reason}{where}\n{program_text(trials, values, structure.tensors, wrong.kind)}"
+
+
+def _difference(
+    trials: Trials, structure: Structure, values: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """What differs, and how; None where nothing does. Raises Rejected."""
+    reason = trials.run(values)
+    if reason is not None:
+        return VALUES, reason
+    for kind in (ALIASING, DISTRIBUTION, GRADIENTS):
+        reason = _found(trials, structure, kind)
+        if reason is not None:
+            return kind, reason
+    return None
+
+
+def _found(trials: Trials, structure: Structure, kind: str) -> str | None:
+    """Why something other than values differs. What is no example differs in nothing."""
+    tests = {
+        ALIASING: trials.aliasing,
+        DISTRIBUTION: trials.distribution,
+        GRADIENTS: trials.gradients,
+    }
+    try:
+        return tests[kind](structure)
+    except Rejected:
+        return None
 
 
 def _check_fires(rule: Rule, table: OpTable, random: Random) -> tuple[list[Structure], list[str]]:
@@ -172,60 +230,9 @@ def _obstacles(search: Search) -> str:
     return "; ".join(text for text, _ in search.failures.most_common(2))
 
 
-def _measured(trials: Trials) -> str:
-    tag = trials.rule.numerics.float_class
-    if not trials.floats_seen or tag == "random":
-        return tag
-    if not trials.bits_differ:
-        return "exact"
-    return tag if trials.values_differ else "signed_zero"
-
-
-def _warnings(trials: Trials, structures: list[Structure], count: int) -> list[str]:
-    found: list[str] = []
-    tag, measured = trials.rule.numerics.float_class, _measured(trials)
-    if count < _ENOUGH:
-        return found
-    if measured != tag and _is_exact(trials, structures):
-        found.append(f"tagged {tag}, but every example was {measured}")
+def _warnings(trials: Trials, structures: list[Structure], measured: Measured) -> list[str]:
+    found = loose_tags(trials, measured)
     for assumption in trials.rule.assumes:
-        if not _is_needed(trials, structures, assumption):
+        if not is_needed(trials, structures, assumption):
             found.append(f"no example shows that '{assumption.text}' is needed")
     return found
-
-
-def _is_exact(trials: Trials, structures: list[Structure]) -> bool:
-    """Whether the sides keep equal bits where kernels do not hide a rounding."""
-    for place, structure in enumerate(itertools.islice(itertools.cycle(structures), _OUTSIDE)):
-        filling = {name: ("normal", place + i) for i, name in enumerate(structure.tensors)}
-        try:
-            if not trials.is_exact(trials.values(structure, filling)):
-                return False
-        except Rejected:
-            continue
-    return True
-
-
-def _is_needed(trials: Trials, structures: list[Structure], assumption: Assumption) -> bool:
-    """Whether some example outside an assumption fails, or the left side refuses it."""
-    kinds = ("special", "scaled", "huge")
-    for place, structure in enumerate(itertools.islice(itertools.cycle(structures), _OUTSIDE)):
-        filling = {
-            name: (kinds[place % len(kinds)], place + offset)
-            for offset, name in enumerate(structure.tensors)
-        }
-        try:
-            values = trials.values(structure, filling, without=assumption.text)
-            _put_witness(values, assumption)
-            if trials.run(values, without=assumption.text) is not None:
-                return True
-        except Rejected:
-            if assumption.expr is not None:
-                return True
-    return False
-
-
-def _put_witness(values: dict[str, Any], assumption: Assumption) -> None:
-    for name, text in assumption.witness.items():
-        if isinstance(values.get(name), torch.Tensor):
-            values[name] = torch.full_like(values[name], float(text))

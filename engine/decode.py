@@ -20,19 +20,16 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from .egraph import LEAF
 from .encode import Encoding, value_of
-from .memory import Storages, dense_order, has_rows, may_alias, same_layout, storage
-from .metadata import SYMBOLIC, meta_key
+from .memory import Storages, dense_order, has_rows, same_layout, storage
+from .metadata import SYMBOLIC
 from .op import Op
-from .world import EvaluateError
+from .values import Values
 
 _COPIED = (
     *("stack_trace", "nn_module_stack", "source_fn_stack", "original_aten", "from_node"),
     *("seq_nr", "partitioner_tag", "recompute", "ac_graph_id"),
     *("fwd_nn_module_stack", "fwd_source_fn_stack"),
 )
-
-# Calls that need strides which another form of their operand may not have.
-_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
 
 class DecodeError(Exception):
@@ -85,14 +82,17 @@ class _Decoder:
         self.made: dict[int, fx.Node] = {}  # classes
         self.faithful: dict[fx.Node, fx.Node] = {}
         self.sizes: dict[Any, fx.Node] = {}
-        self.key = "val"
+        nodes = encoding.gm.graph.nodes
+        before = any("example_value" in node.meta and "val" not in node.meta for node in nodes)
+        self.key = "example_value" if before else "val"
+        self.values = Values(self.graph, self.made, self.key)
         self.sink: set[fx.Node] = set()
         self.written: set[int | None] = set()  # storages that an op has written by now
+        self.late: dict[int, list[int]] = {}  # classes by the last opaque node that they need
+        self.settled = -1  # those before this place are made
 
     def run(self) -> fx.GraphModule:
         nodes = list(self.encoding.gm.graph.nodes)
-        if any("example_value" in node.meta and "val" not in node.meta for node in nodes):
-            self.key = "example_value"
         for node in nodes:
             if node.op in ("placeholder", "get_attr"):
                 self.env[node] = self.new.node_copy(node)
@@ -106,6 +106,8 @@ class _Decoder:
                 owner = self.graph.find(self.encoding.classes[node])
                 if owner in self.chosen:
                     self._class(owner)
+                    if self.encoding.modes and node in self.encoding.roots:
+                        self._faithful(node)  # before another mode begins
         self.new.eliminate_dead_code(self._must_stay)
         gm = _make_graph_module(self.encoding.gm, self.new)
         gm.meta = dict(self.encoding.gm.meta)
@@ -117,10 +119,14 @@ class _Decoder:
     def _settle(self, place: int) -> None:
         """Makes every class that needs no opaque node from `place` on, before a write there,
         so that none of them reads what was written."""
-        latest: dict[int, int] = {}
-        for owner in sorted(self.chosen):
-            if self._latest(owner, latest) < place:
-                self._class(owner)
+        if not self.late:
+            latest: dict[int, int] = {}
+            for owner in sorted(self.chosen):
+                self.late.setdefault(self._latest(owner, latest), []).append(owner)
+        since, self.settled = self.settled, max(self.settled, place)
+        ready = [owner for at in range(since, place) for owner in self.late.get(at, ())]
+        for owner in sorted(ready):
+            self._class(owner)
 
     def _latest(self, owner: int, latest: dict[int, int]) -> int:
         """The place of the last opaque node that a class needs, -1 where it needs none."""
@@ -156,6 +162,10 @@ class _Decoder:
         if expr not in self.sizes:
             self.sizes[expr] = self._make_size(expr)
         return self.sizes[expr]
+
+    def _sizes(self, value: Any) -> Any:
+        """A number, or a whole shape, for the new graph."""
+        return self._with_sizes(tuple(value) if isinstance(value, torch.Size) else value)
 
     def _make_size(self, expr: Any) -> fx.Node:
         found = self._read_size(expr)
@@ -260,8 +270,8 @@ class _Decoder:
         if node in self.env:
             return self.env[node]
         value = value_of(node)
-        if isinstance(value, SYMBOLIC):
-            return self._size(value)
+        if isinstance(value, (*SYMBOLIC, torch.Size)):
+            return self._sizes(value)
         return self._faithful(node) if exact else self._class(self._owner(node))
 
     def _owner(self, node: fx.Node) -> int:
@@ -287,16 +297,8 @@ class _Decoder:
         if source is not None and self._same_arguments(source, made):
             made.meta[self.key] = value_of(source)
             return made
-        try:
-            known = self._known_value(node, made)
-        except EvaluateError:  # only with a guard
-            known = None
-        original = None if source is None else value_of(source)
-        if known is not None and meta_key(known) == meta_key(original):
-            made.meta[self.key] = original
-            return made
-        fresh = self._fresh(known)
-        made.meta[self.key] = self._run(made) if fresh is None else fresh
+        origin = owner if source is None else node
+        made.meta[self.key] = self.values.of_call(origin, node, made)
         return made
 
     def _has_operands(self, source: fx.Node, node: int) -> bool:
@@ -314,8 +316,8 @@ class _Decoder:
         mapped: dict[fx.Node, Any] = {}
         for arg in source.all_input_nodes:
             value = value_of(arg)
-            if isinstance(value, SYMBOLIC):
-                mapped[arg] = self._size(value)
+            if isinstance(value, (*SYMBOLIC, torch.Size)):
+                mapped[arg] = self._sizes(value)
             elif arg in self.encoding.classes:
                 made = self.made[self._owner(arg)]
                 fits = layout == "any" or (layout == "rows" and has_rows(made.meta[self.key]))
@@ -347,71 +349,12 @@ class _Decoder:
             value_of(a) is b.meta.get(self.key) for a, b in zip(old, new, strict=True)
         )
 
-    def _known_value(self, node: int, made: fx.Node) -> Any:
-        """A value like the result of `made`, None where it may share memory with an argument:
-        a fake value of its own is needed then."""
-        target = made.target
-        if target in _VIEWS or not isinstance(target, torch._ops.OpOverload) or may_alias(target):
-            return None
-        graph, metadata = self.graph, self.metadata
-        constructor = graph.constructors[graph.kind[node]]
-        row = [
-            metadata.intern(self.made[graph.find(item)].meta[self.key]) if column == "t" else item
-            for column, item in zip(constructor.columns, graph.args[node], strict=True)
-        ]
-
-        def args() -> list[Any]:
-            return constructor.split(
-                [
-                    metadata.values[item] if column == "t" else graph.constants.value(item)
-                    for column, item in zip(constructor.columns, row, strict=True)
-                ]
-            )
-
-        known = metadata.call(constructor.op, (constructor.index, *row), args)
-        return metadata.values[known]
-
-    def _fresh(self, value: Any) -> Any:
-        """A fake tensor like `value` with memory of its own; None where sizes are symbolic."""
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-            return None
-        size, stride = tuple(value.shape), tuple(value.stride())
-        if not all(isinstance(number, int) for number in (*size, *stride)):
-            return None
-        return self.metadata.fresh(size, stride, value.dtype, value.device)
-
-    def _run(self, made: fx.Node) -> Any:
-        """The value of `made`. New strides may need a guard that the old ones did not."""
-        try:
-            return self._run_once(made)
-        except RuntimeError as error:
-            if "Guard attempted" not in str(error):
-                raise
-        with self.metadata.guarding():
-            return self._run_once(made)
-
-    def _run_once(self, made: fx.Node) -> Any:
-        def value(arg: fx.Node) -> Any:
-            return arg.meta[self.key]
-
-        target: Any = made.target
-        args, kwargs = map_arg(made.args, value), map_arg(made.kwargs, value)
-        if isinstance(target, str):
-            target = getattr(torch.Tensor, target)
-        if target not in _VIEWS:
-            return self.metadata.apply(target, args, kwargs)
-        try:
-            viewed = self.metadata.try_apply(torch.ops.aten.view.default, args, kwargs)
-            return viewed if target is _VIEWS[0] else self._fresh(viewed) or viewed
-        except (RuntimeError, ValueError):
-            made.target = torch.ops.aten.reshape.default
-            return self.metadata.try_apply(made.target, args, kwargs)
-
     def _describe(self, made: fx.Node, origin: fx.Node | None, node: int) -> None:
         if origin is not None:
             for name in _COPIED:
                 if name in origin.meta:
                     made.meta[name] = origin.meta[name]
+        made.meta["eqsat_form"] = node
         rules = self.rules(node)
         if rules:
             made.meta["eqsat_rules"] = rules
@@ -455,14 +398,14 @@ class _Decoder:
         """The original call on arguments that look as they did."""
         mapped = {arg: self._operand(arg, True) for arg in node.all_input_nodes}
         copied = self.new.node_copy(node, lambda arg: mapped[arg])
-        copied.meta[self.key] = self._run(copied)
+        copied.meta[self.key] = self.values.run(copied)
         if not same_layout(value_of(node), copied.meta[self.key]):
             raise DecodeError(f"the strides of {node.name} cannot be kept")
         return copied
 
     def _aten(self, target: Any, args: Any, origin: fx.Node, **kwargs: Any) -> fx.Node:
         made = self.new.call_function(target, args, kwargs)
-        made.meta[self.key] = self._run(made)
+        made.meta[self.key] = self.values.run(made)
         for name in _COPIED:
             if name in origin.meta:
                 made.meta[name] = origin.meta[name]

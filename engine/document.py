@@ -20,6 +20,12 @@ from .expr import Span
 from .source import Problems
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_START = "start every entry with '- rule: name'"
+_NAMED = re.compile(r"-[ ]+(?:op|scalar)[ ]*:[ ]*([\w.]+)")
+_DOCUMENT = re.compile(r"^(---|\.\.\.)(?=\s|$)")
+_UNSEEN = re.compile(
+    r"[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
 _ENTRY = re.compile(r"^-(?=[ \t\r]|$)")
 
 
@@ -96,15 +102,25 @@ class _Chunk:
         return "\n".join(self.lines)
 
 
-def read_entries(path: str, text: str, problems: Problems) -> list[Entry]:
+@dataclass(frozen=True)
+class Unread:
+    """An entry whose YAML is broken, if it begins with the name of an op or a scalar op."""
+
+    name: str
+
+
+def read_entries(path: str, text: str, problems: Problems) -> list[Entry | Unread]:
     """The entries of a rule file; what cannot be read goes to `problems` (E1xx)."""
-    # Not splitlines(): it also breaks at letters that YAML keeps inside a line.
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    problems.lines[path] = lines
-    entries: list[Entry] = []
-    for chunk in _chunks(path, lines, problems):
+    lines = _lines(path, text, problems)
+    entries: list[Entry | Unread] = []
+    chunks = list(_chunks(path, lines, problems))
+    if not chunks and not problems.failed:
+        problems.warning(Span(path, 1, 1), "W109", "there is no entry in this file", _START)
+    for chunk in chunks:
         node = _read(chunk, problems)
         if node is None:
+            named = _NAMED.match(chunk.text)
+            entries += [Unread(named.group(1))] if named is not None else []
             continue
         if isinstance(node, Items) and len(node.items) == 1:
             node = node.items[0]
@@ -116,6 +132,26 @@ def read_entries(path: str, text: str, problems: Problems) -> list[Entry]:
     return entries
 
 
+def read_map(path: str, text: str, problems: Problems) -> Mapping | None:
+    """A file that is one map, such as a schedule; None after errors."""
+    chunk = _Chunk(path, 1, tuple(_lines(path, text, problems)))
+    if all(not line.strip() or line.lstrip().startswith("#") for line in chunk.lines):
+        problems.error(Span(path, 1, 1), "E102", "this file is empty", "'key: value' lines")
+        return None
+    node = _read(chunk, problems)
+    if node is not None and not isinstance(node, Mapping):
+        problems.error(node.span, "E102", "this file is one map", "'key: value' lines")
+        return None
+    return node
+
+
+def _lines(path: str, text: str, problems: Problems) -> list[str]:
+    # Not splitlines(): it also breaks at letters that YAML keeps inside a line.
+    lines = text.removeprefix("\ufeff").split("\n")
+    problems.lines[path] = lines
+    return lines
+
+
 def _chunks(path: str, lines: list[str], problems: Problems) -> Iterator[_Chunk]:
     starts = [number for number, line in enumerate(lines) if _ENTRY.match(line)]
     head = lines[: starts[0]] if starts else lines
@@ -123,7 +159,7 @@ def _chunks(path: str, lines: list[str], problems: Problems) -> Iterator[_Chunk]
         if line.strip() and not line.startswith(("#", "---", "%YAML")):
             span = Span(path, number + 1, 1, len(line))
             message = "a rule file is a list of entries"
-            problems.error(span, "E102", message, "start every entry with '- rule: name'")
+            problems.error(span, "E102", message, _START)
             break
     for start, end in itertools.pairwise((*starts, len(lines))):
         own = lines[start:end]
@@ -139,7 +175,17 @@ def _read(chunk: _Chunk, problems: Problems) -> Node | None:
             span = Span(chunk.path, chunk.first + number, indent.index("\t") + 1)
             problems.error(span, "E103", "a tab indents this line", "YAML wants spaces")
             return None
-    builder = _Builder(chunk, problems)
+        unseen = _UNSEEN.search(line)
+        if unseen is not None:
+            span = Span(chunk.path, chunk.first + number, unseen.start() + 1)
+            message = f"the letter U+{ord(unseen.group()):04X} cannot be seen"
+            problems.error(span, "E109", message, "delete it")
+            return None
+        if number and _DOCUMENT.match(line):
+            span = Span(chunk.path, chunk.first + number, 1, 3)
+            message = f"'{line[:3]}' ends a YAML document, and a file is only one"
+            problems.error(span, "E110", message, "delete this line")
+            return None
     builder = _Builder(chunk, problems)
     try:
         return builder.build()
@@ -160,6 +206,7 @@ class _Builder:
         self.problems = problems
         self.events = yaml.parse(chunk.text, Loader=_LOADER)
         self.sound = True
+        self.refused_line = -1
 
     def build(self) -> Node | None:
         next(self.events)
@@ -176,11 +223,14 @@ class _Builder:
     def _refuse(self, event: Any, code: str, message: str, hint: str) -> Node:
         self.sound = False
         span = self._span(event)
+        self.refused_line = span.line
         self.problems.error(span, code, message, hint)
         return Scalar("", span)
 
     def _node(self, event: Any) -> Node:
         if isinstance(event, yaml.AliasEvent):
+            if self.refused_line == self._span(event).line:
+                return Scalar("", self._span(event))  # one message a line is enough
             hint = "quote an expression that starts with '*'"
             return self._refuse(event, "E105", "'*' starts a YAML alias", hint)
         if event.anchor is not None:
@@ -223,6 +273,10 @@ class _Builder:
             if not isinstance(key, Scalar):
                 self._refuse(event, "E106", "a key is a plain word", "quote it, or use a list")
                 continue
+            if key.text == "<<" and key.style is None:
+                hint = "write the fields of each entry out"
+                self._refuse(event, "E105", "'<<' would merge maps in YAML", hint)
+                continue
             if key.text in seen:
                 where = f"it already stands in line {seen[key.text].line}"
                 self._refuse(event, "E107", f"'{key.text}' stands here twice", where)
@@ -237,8 +291,11 @@ def _explain(error: yaml.YAMLError, chunk: _Chunk, problems: Problems) -> None:
     problem = str(getattr(error, "problem", None) or "")
     context = str(getattr(error, "context", None) or "")
     mark = getattr(error, "problem_mark", None)
-    if "flow sequence" in context or "quoted scalar" in context:
-        mark = getattr(error, "context_mark", None) or mark  # where it was opened
+    opened = getattr(error, "context_mark", None)
+    if "flow mapping" in context and opened and mark and mark.line > opened.line:
+        problem = "open brace"
+    if "flow sequence" in context or "quoted scalar" in context or problem == "open brace":
+        mark = opened or mark
     row = min(mark.line if mark else 0, len(chunk.lines) - 1)
     column = mark.column if mark and mark.line < len(chunk.lines) else 0
     line = chunk.lines[row]
@@ -259,6 +316,8 @@ def _reason(problem: str, context: str, line: str, column: int) -> tuple[str, st
         return "': ' makes a map here", "quote a text that holds ': ', as in C++'s ?:"
     if "cannot start any token" in problem:
         return f"'{here}' cannot start a value", "quote the expression"
+    if problem == "open brace":
+        return "this brace is not closed", "close it, or write one 'key: value' a line"
     if "flow mapping" in problem or "flow mapping" in context:
         hint = "write 'vars' as a block map, one variable a line"
         return "this does not fit between braces", hint
@@ -268,4 +327,6 @@ def _reason(problem: str, context: str, line: str, column: int) -> tuple[str, st
         return "text follows a quoted value", "quote the whole value"
     if "flow sequence" in context:
         return "this bracket is not closed, or holds what does not fit", "write a block list"
+    if "expected key" in problem or "block" in problem:
+        return "this line does not fit the lines above", "fields of one entry start in one column"
     return "this is not YAML", problem or "see https://yaml.org"

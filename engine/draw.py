@@ -7,6 +7,7 @@ still does not meet them is drawn again.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,18 +22,22 @@ from .dtypes import DTYPES
 from .evaluate import DEVICE, TensorWorld, evaluate
 from .expr import Call, Compare, Expr, Item, Literal, Logic, Name, Negative, names, walk
 from .fill import LAYOUTS, TensorSpec, make_tensor
+from .kinds import list_vars
 from .op import Op
 from .ops import OpTable
 from .pools import constant_pool, dims_pool, how_pool
 from .rule import ConstType, Rule, TensorType
+from .steer import broadcast_leads, order_numbers
 from .world import EvaluateError, MetaFacts
 
 # What evaluating torch code on unsuitable arguments may raise.
 TORCH_ERRORS = (EvaluateError, RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
 
 _SIZES = (2, 3, 1, 4, 5, 2, 3, 7, 8)
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# Single twice: half types hide a rounding, and nothing wider than double shows one.
+_FLOATS = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_LEADS = (0, 1, 2, 1, 2, 3)  # how many dims `...` stands for
 _LARGEST = 1 << 12  # elements per tensor
 # Kernels that read some inputs as if they were contiguous, whatever their strides; the torch
 # functions above them see to it that they are.
@@ -46,11 +51,13 @@ _NEED_CONTIGUOUS = frozenset(
 
 @dataclass(frozen=True)
 class Structure:
-    """Tensors (a tuple of specs for a list variable), constants, and `**how` attributes."""
+    """Tensors (a tuple of specs for a list variable), constants, and `**how` attributes.
+    `marks` are numbers that the rule itself speaks of."""
 
     tensors: Mapping[str, TensorSpec | tuple[TensorSpec, ...]]
     constants: Mapping[str, Any]
     how: Mapping[str, Mapping[str, Any]]
+    marks: tuple[float, ...] = ()
 
     @property
     def key(self) -> str:
@@ -81,11 +88,18 @@ class Structure:
             kind, seed = filling.get(name, ("counting", 0))
             if isinstance(item, tuple):
                 values[name] = [
-                    make_tensor(spec, kind, seed + i, assumed) for i, spec in enumerate(item)
+                    make_tensor(spec, kind, seed + i, assumed, self._marks())
+                    for i, spec in enumerate(item)
                 ]
             else:
-                values[name] = make_tensor(item, kind, seed, assumed)
+                values[name] = make_tensor(item, kind, seed, assumed, self._marks())
         return values
+
+    def _marks(self) -> tuple[float, ...]:
+        """Numbers of the rule, its constants, and their quotients: `x * a > b` bends there."""
+        drawn = [float(v) for v in self.constants.values() if type(v) in (int, float)]
+        pairs = itertools.permutations(drawn, 2)
+        return (*self.marks, *drawn, *(a / b for a, b in pairs if b != 0))
 
 
 @dataclass
@@ -109,8 +123,11 @@ class Search:
             )
             for part in conjuncts(expr)
         ]
-        self.match = {name: self.table.expand(expr) for name, expr in self.rule.match.items()}
+        lists = list_vars(self.rule.vars)
+        self.match = {n: self.table.expand(expr, lists) for n, expr in self.rule.match.items()}
         self.numbers = _numbers((*self.conditions, *self.match.values()))
+        sides = (*self.rule.match.values(), *self.rule.lets.values(), *self.rule.make.values())
+        self.marks = tuple(sorted({float(value) for expr in sides for value in _literals(expr)}))
         self.tensor_vars = {
             name: kind for name, kind in self.rule.vars.items() if isinstance(kind, TensorType)
         }
@@ -169,7 +186,7 @@ class Search:
             name: how_pool(op, placed, metas, self.random)
             for name, (op, placed) in self.how_ops.items()
         }
-        return Structure(tensors, constants, how)
+        return Structure(tensors, constants, how, self.marks)
 
     def _dtypes(self) -> dict[str, torch.dtype]:
         """Mostly one dtype for all variables that allow it."""
@@ -182,7 +199,7 @@ class Search:
         for name, kind in self.tensor_vars.items():
             allowed = [DTYPES[word] for word in kind.dtypes]
             fitting = [dtype for dtype in order if dtype in allowed]
-            strange = not fitting or self.random.random() < 0.08
+            strange = not fitting or self.random.random() < 0.2
             drawn[name] = self.random.choice(allowed) if strange else fitting[0]
         for condition in self.conditions:
             if self.random.random() < 0.95:
@@ -237,7 +254,7 @@ class Search:
                 if isinstance(dim, Name)
             }
         )
-        zeros, equal = self.random.random() < 0.12, self.random.random() < 0.2
+        zeros, equal = self.random.random() < 0.2, self.random.random() < 0.2
         pool = (*_SIZES, *((0, 0, 0) if zeros else ()))
         common = self.random.choice(pool)
         sizes: dict[str, Any] = {}
@@ -248,15 +265,18 @@ class Search:
             sizes[letter] = common if equal else self.random.choice(chosen)
         for kind in self.tensor_vars.values():
             if kind.lead is not None:
-                lead = tuple(
-                    self.random.choice(pool) for _ in range(self.random.choice((0, 1, 1, 2)))
-                )
+                rank = self.random.choice(_LEADS)
+                lead = tuple(self.random.choice(pool) for _ in range(rank))
                 sizes.setdefault(f"...{kind.lead}", lead)
         for name, value in self.fixed.items():
             if isinstance(value, int) and name in sizes:
                 sizes[name] = value
         for condition in self.conditions:
             self._steer(condition, sizes, set(letters) - set(self.fixed), {})
+        metas = {
+            name: torch.empty(shape, device="meta") for name, shape in self._shapes(sizes).items()
+        }
+        broadcast_leads(self.conditions, self.tensor_vars, sizes, metas, self.random)
         return sizes
 
     def _shapes(self, sizes: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -298,10 +318,13 @@ class Search:
     def _steer(
         self, condition: Expr, drawn: dict[str, Any], free: set[str], scope: Mapping[str, Any]
     ) -> None:
-        """Makes `name == value` and `name in (...)` true, mostly."""
+        """Makes `name == value`, `name in (...)` and `low <= name <= high` true, mostly."""
         if isinstance(condition, Logic):
             condition = self.random.choice(condition.parts)
-        if not isinstance(condition, Compare) or condition.ops[0] not in ("==", "in"):
+        if not isinstance(condition, Compare):
+            return
+        order_numbers(condition, drawn, free, scope, self.random)
+        if condition.ops[0] not in ("==", "in"):
             return
         if self.random.random() < 0.1:
             return
@@ -332,21 +355,26 @@ def _numbers(exprs: Sequence[Expr]) -> dict[str, list[Any]]:
     of. The match's own literals go with every name it mentions."""
     found: dict[str, list[Any]] = {}
     for expr in exprs:
-        values: list[Any] = []
-        for node in walk(expr):
-            if isinstance(node, Literal) and isinstance(node.value, (int, float)):
-                if not isinstance(node.value, bool):
-                    values.append(node.value)
-            elif isinstance(node, Negative) and isinstance(node.value, Literal):
-                inner = node.value.value
-                if isinstance(inner, (int, float)):
-                    values.append(-inner)
+        values = _literals(expr)
         for name in names(expr):
             found.setdefault(name, []).extend(values)
     return {
         name: [*values, *(2 * v for v in values if isinstance(v, int) and 1 < v < 64)]
         for name, values in found.items()
     }
+
+
+def _literals(expr: Expr) -> list[Any]:
+    """Every number in an expression; one behind a minus with both signs."""
+    values: list[Any] = []
+    for node in walk(expr):
+        if isinstance(node, Literal) and type(node.value) in (int, float):
+            values.append(node.value)
+        elif isinstance(node, Negative) and isinstance(node.value, Literal):
+            inner = node.value.value
+            if isinstance(inner, (int, float)):
+                values.append(-inner)
+    return values
 
 
 def _how_ops(exprs: Any, table: OpTable) -> dict[str, tuple[Op, Mapping[int, Expr]]]:

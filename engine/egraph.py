@@ -79,6 +79,7 @@ class EGraph:
         self.level: list[int] = []  # of the class; valid at canonical ids
         self.position: dict[int, int] = {}
         self.inputs: set[int] = set()
+        self.deciding: set[int] = set()  # classes that a comparison reads (`deciding.py`)
         self.users: dict[int, int] = {}
         self._refs: list[Ref] = []
         self._parent: list[int] = []
@@ -272,8 +273,9 @@ class EGraph:
         place = self.position.get(right)
         if place is not None:
             self.position[left] = min(place, self.position.get(left, place))
-        if right in self.inputs:
-            self.inputs.add(left)
+        for places in (self.inputs, self.deciding):
+            if right in places:
+                places.add(left)
         return True
 
     def same_facts(self, left: int, right: int) -> bool:

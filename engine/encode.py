@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -19,6 +19,9 @@ from .metadata import SYMBOLIC, Constants, Metadata, fake_mode
 from .op import Bound
 from .ops import OpTable
 
+if TYPE_CHECKING:
+    from .effects import Effects
+
 Bind = Callable[[Any, tuple[Any, ...], dict[str, Any]], Bound | None]
 
 
@@ -27,7 +30,8 @@ class Encoding:
     """`classes` maps tensor-valued FX nodes to e-graph nodes. `opaque` nodes keep their order
     and identity; `roots` are the tensor nodes that
     outputs and opaque nodes read, in order. `definers` are the opaque nodes that give a
-    symbol its value (`x.item()`)."""
+    symbol its value (`x.item()`). With `modes` (no_grad, autocast) some nodes run under another
+    mode than the first."""
 
     gm: fx.GraphModule
     graph: EGraph
@@ -36,6 +40,7 @@ class Encoding:
     roots: list[fx.Node] = field(default_factory=list)
     definers: dict[Any, fx.Node] = field(default_factory=dict)
     output: fx.Node | None = None
+    modes: bool = False
 
     def is_opaque(self, node: fx.Node) -> bool:
         return node in self.places
@@ -97,25 +102,28 @@ def encode(
     weights: Mapping[str, int] | None = None,
     frozen: frozenset[str] = frozenset(),
     bind: Bind | None = None,
+    effects: Effects | None = None,
 ) -> Encoding | None:
     """Encodes `gm`; None where it has no tensor with a fake value.
 
     `weights` gives the position of each placeholder that is a parameter, `frozen` names the
-    placeholders that keep their value between calls. `bind` replaces `table.bind`.
+    placeholders that keep their value between calls. `bind` replaces `table.bind`. `effects`
+    names the nodes that stay as they are, in a graph that is not functional.
     """
     mode = fake_mode([value_of(node) for node in gm.graph.nodes])
     if mode is None:
         return None
     graph = EGraph(Metadata(table, mode, Constants()))
-    encoding = Encoding(gm, graph)
+    encoding = Encoding(gm, graph, modes=effects is not None and effects.modes)
     binder = bind or table.bind
+    kept = frozenset() if effects is None else effects.kept
     for node in gm.graph.nodes:
         if node.op == "output":
             encoding.output = node
         elif node.op in ("placeholder", "get_attr"):
             _leaf(encoding, node, weights or {}, frozen)
         else:
-            _call(encoding, node, binder)
+            _call(encoding, node, _keep if node in kept else binder)
     _find_roots(encoding)
     for node, index in encoding.classes.items():
         graph.users[index] = graph.users.get(index, 0) + len(node.users)
@@ -142,7 +150,7 @@ def _leaf(
 
 def _call(encoding: Encoding, node: fx.Node, bind: Bind) -> None:
     value = value_of(node)
-    if isinstance(value, SYMBOLIC) and not _defines(node, value):
+    if isinstance(value, (*SYMBOLIC, torch.Size)) and not _defines(node, value):
         return  # sizes are constants here, and made anew when the graph is written
     graph = encoding.graph
     bound = None
@@ -165,6 +173,10 @@ def _call(encoding: Encoding, node: fx.Node, bind: Bind) -> None:
     encoding.classes[node] = index
 
 
+def _keep(*_: Any) -> None:
+    """Binds nothing: the call stays as it is."""
+
+
 _UNKNOWN = object()
 
 
@@ -175,7 +187,7 @@ def _argument(encoding: Encoding, arg: Any) -> Any:
         if index is not None:
             return encoding.graph.ref(encoding.graph.find(index))
         value = value_of(arg)
-        return value if isinstance(value, (*SYMBOLIC, int, float)) else _UNKNOWN
+        return value if isinstance(value, (*SYMBOLIC, int, float, torch.Size)) else _UNKNOWN
     if isinstance(arg, (list, tuple)):
         items = [_argument(encoding, item) for item in arg]
         if any(item is _UNKNOWN for item in items):

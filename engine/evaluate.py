@@ -14,6 +14,7 @@ import torch
 
 from .attributes import Attributes
 from .expr import Call, Expr, Literal, Name, children
+from .facts import promoted
 from .op import GETITEM, ArgumentsError, Bound, Op
 from .ops import OpTable
 from .world import EvaluateError, Facts, Truth, World, is_constant, is_number
@@ -129,10 +130,19 @@ class Evaluator(Attributes):
             raise EvaluateError(str(error)) from error
 
     def _normal(self, op: Op, values: list[Any]) -> Bound:
+        for at, param in enumerate(op.params):
+            if not param.number and is_number(values[at]):
+                values[at] = self._one_element(values[at], values)
         place = op.place("device")
         if place is not None and values[place] is None:
             values[place] = self.env.get(DEVICE)
         return self.table.normalise(op, values, self.world.meta)
+
+    def _one_element(self, number: Any, beside: Sequence[Any]) -> Any:
+        """A number as a tensor without dims, where an op takes tensors only; of the dtype that
+        the number has beside the other operands."""
+        tensors = [value for value in beside if not is_constant(value)]
+        return self.apply("full", [(), number, promoted(self.world, *tensors, number)], {})
 
     def _each(self, call: Call) -> list[Any]:
         target, xs, *rest = call.args
@@ -247,4 +257,7 @@ class TensorWorld:
         return Truth.FREE
 
     def users(self, handle: Any) -> int | Truth:
+        return Truth.FREE
+
+    def feeds_comparison(self, handle: Any) -> bool | Truth:
         return Truth.FREE

@@ -7,9 +7,9 @@ takes part in equality.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
@@ -116,33 +116,31 @@ class Field(Expr):
     name: str
 
 
+_CHILDREN: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    Sequence: lambda expr: expr.items,
+    Call: lambda expr: (*expr.args, *(value for _, value in expr.kwargs)),
+    Binary: lambda expr: (expr.left, expr.right),
+    Negative: lambda expr: (expr.value,),
+    Not: lambda expr: (expr.value,),
+    Compare: lambda expr: (expr.first, *expr.rest),
+    Logic: lambda expr: expr.parts,
+    Item: lambda expr: (expr.base,),
+}
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions, in reading order."""
-    match expr:
-        case Name() | Literal() | Field():  # most nodes: answered first
-            return ()
-        case Sequence(items=items):
-            return items
-        case Call(args=args, kwargs=kwargs):
-            return (*args, *(value for _, value in kwargs))
-        case Binary(left=left, right=right):
-            return (left, right)
-        case Negative(value=value) | Not(value=value):
-            return (value,)
-        case Compare(first=first, rest=rest):
-            return (first, *rest)
-        case Logic(parts=parts):
-            return parts
-        case Item(base=base):
-            return (base,)
-    return ()
+    read = _CHILDREN.get(type(expr))  # loading asks a hundred thousand times
+    return () if read is None else read(expr)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """`expr` and everything beneath it, parents first."""
-    yield expr
-    for child in children(expr):
-        yield from walk(child)
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(children(node)))
 
 
 def names(expr: Expr) -> set[str]:

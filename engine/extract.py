@@ -1,20 +1,27 @@
 """Chooses one node per class so that the whole graph is cheapest.
 
 Takes a `Problem` (classes, nodes, integer costs, roots); gives a `Choice`. A class that many
-nodes read is paid once. Three searches, each starting from the last: greedy over sets of
-classes, single swaps, and pivots (every class that can be rebuilt through one unused class
-switches to it at once, which is how three products become one). Deterministic: costs are
+nodes read is paid once. The searches, each starting from the last: greedy over sets of
+classes; single swaps; pivots (every class that can be rebuilt through one unused class
+switches to it at once, which is how three products become one); chains (a class takes a dearer
+node, and those that share with it follow); and, on small problems, all of it again from small
+random changes. Deterministic: costs are
 integers, ties go to the earlier node of a class. The result never has a cycle.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 PIVOT_DEPTH = 3
 PASSES = 6
 PIVOT_TRIES = 4000
+FORCE_TRIES = 4000
+CHAIN = 8
+MOST_KICKS, KICK = 100, 4  # searches from elsewhere; how many classes begin with another node
+KICKED_PAIRS = 1_500_000  # kicks times the square of the nodes
 
 
 @dataclass(frozen=True)
@@ -44,23 +51,54 @@ class Choice:
 
 def extract(problem: Problem) -> Choice:
     """The cheapest choice found. Raises ValueError where a root has no node at all."""
-    fallback = _sound_start(problem)
-    before = dag_cost(problem, fallback)
-    if before is None:
-        raise ValueError("a root has no acyclic choice")
+    fallback, before = first_choice(problem)
     node = fallback
     greedy = _greedy(problem)
     complete = all(new >= 0 or old < 0 for new, old in zip(greedy, fallback, strict=True))
     if complete and topological(problem, greedy) is not None:
         total = dag_cost(problem, greedy)
         node = greedy if total is not None and total <= before else node
-    search = _Search(problem, node)
+    search = Search(problem, node)
+    _descend(search)
+    if search.force_all():
+        _descend(search)
+    search = _kicked(search)
+    return Choice(search.node, frozenset(search.used()), search.total, before)
+
+
+def _descend(search: Search) -> None:
+    """Swaps and pivots until neither helps."""
     for _ in range(PASSES):
         swapped = search.swap_all()
         pivoted = search.pivot_all()
         if not (swapped or pivoted):
-            break
-    return Choice(search.node, frozenset(search.used()), search.total, before)
+            return
+
+
+def _kicked(best: Search) -> Search:
+    """The best of searches that begin at small random changes of `best`. The smaller a problem
+    is, the more there are: large ones have no time for any."""
+    problem, rng = best.problem, random.Random(0)
+    size = max(1, len(problem.children))
+    for _ in range(min(MOST_KICKS, KICKED_PAIRS // size**2)):
+        owners = [owner for owner in best.used() if len(problem.members[owner]) > 1]
+        search = Search(problem, best.node)
+        for owner in rng.sample(owners, min(KICK, len(owners))):
+            search.switch(owner, rng.choice(problem.members[owner]))
+        _descend(search)
+        if search.total < best.total:
+            best = search
+    return best
+
+
+def first_choice(problem: Problem) -> tuple[list[int], int]:
+    """A choice without cycles, the original graph where there is one, and its cost. Raises
+    ValueError where a root has no node at all."""
+    node = _sound_start(problem)
+    cost = dag_cost(problem, node)
+    if cost is None:
+        raise ValueError("a root has no acyclic choice")
+    return node, cost
 
 
 def dag_cost(problem: Problem, node: Sequence[int]) -> int | None:
@@ -220,8 +258,10 @@ def _union(
     return mask, total
 
 
-class _Search:
-    """A choice with reference counts, so that a change is priced by what it touches."""
+class Search:
+    """A choice with reference counts, so that a change is priced by what it touches. `node[c]`
+    is the node of class c, `count[c]` how many used nodes and roots read it, `total` the cost.
+    `node` must be a choice with `dag_cost`."""
 
     def __init__(self, problem: Problem, node: Sequence[int]) -> None:
         self.problem = problem
@@ -256,6 +296,18 @@ class _Search:
                     better = True
         return better
 
+    def switch(self, owner: int, index: int) -> bool:
+        """Gives a class another of its nodes, whatever that costs; False, and no change, where
+        it cannot be complete or would need itself."""
+        old = self.node[owner]
+        if not self.valid[index]:
+            return False
+        self._set(owner, index)
+        if self._acyclic([(owner, index)]):
+            return True
+        self._set(owner, old)
+        return False
+
     def _hopeless(self, owner: int, index: int) -> bool:
         """Whether a swap cannot save anything: the node itself is no cheaper, and nothing that
         the old one reads would become unused."""
@@ -266,6 +318,56 @@ class _Search:
         return extra >= 0 and not any(
             [count[child] == 1 and child not in children[index] for child in children[old]]
         )
+
+    def force_all(self) -> bool:
+        """Gives used classes another node though that alone is dearer, and lets those that
+        share with it follow; whether any such chain made the whole cheaper."""
+        better, tries = False, FORCE_TRIES
+        for _ in range(PASSES):
+            found = False
+            for owner, members in enumerate(self.problem.members):
+                if len(members) < 2:
+                    continue
+                for index in members:
+                    if tries <= 0 or not self.count[owner]:
+                        break
+                    if index != self.node[owner] and self.valid[index]:
+                        tries -= 1
+                        found |= self._force(owner, index)
+            better |= found
+            if not found:
+                break
+        return better
+
+    def _force(self, owner: int, index: int) -> bool:
+        """Makes one switch and then every swap near by that helps, up to `CHAIN` of them; takes
+        all back unless the total fell."""
+        start, old = self.total, self.node[owner]
+        done = [(owner, old)]
+        if not self.switch(owner, index):
+            return False
+        touched = [*self.problem.children[index], *(self.problem.children[old] if old >= 0 else ())]
+        held = {owner}
+        while touched and len(done) < CHAIN:
+            child = touched.pop(0)
+            for reader in self.readers[child]:
+                other = self.problem.owner[reader]
+                if other in held or not self.count[other]:
+                    continue
+                now, total = self.node[other], self.total
+                for choice in self.problem.members[other]:
+                    if choice == now or not self.valid[choice]:
+                        continue
+                    if self._try([(other, choice)]):
+                        held.add(other)
+                        done.append((other, now))
+                        touched += [*self.problem.children[choice], *self.problem.children[now]]
+                        break
+        if self.total < start:
+            return True
+        for other, before in reversed(done):
+            self.switch(other, before)
+        return False
 
     def pivot_all(self) -> bool:
         """Tries to route several used classes through one unused class at once."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,9 +24,11 @@ from .world import EvaluateError, Facts, Truth, is_number
 @dataclass(frozen=True)
 class Predicate:
     """`function(world, *args)`; `about_graph` where the answer depends on the place in a
-    graph, not on the value (the rule checker takes such conditions as true)."""
+    graph, not on the value (the rule checker takes such conditions as true). `signature` is
+    what rules write: `size(x, dim)`."""
 
     name: str
+    signature: str
     doc: str
     function: Callable[..., Any]
     about_graph: bool = False
@@ -36,7 +38,10 @@ class Predicate:
     def __call__(self, world: Facts, *args: Any) -> Any:
         if len(args) < self.least or (self.most is not None and len(args) > self.most):
             raise EvaluateError(f"{self.name} takes {self.least} arguments, not {len(args)}")
-        return self.function(world, *args)
+        try:
+            return self.function(world, *args)
+        except (TypeError, ValueError, IndexError) as error:
+            raise EvaluateError(f"{self.name}: {error}") from error
 
 
 def tensor_meta(world: Facts, handle: Any) -> torch.Tensor:
@@ -246,7 +251,13 @@ def users(world: Facts, x: Any) -> int | Truth:
     return world.users(x)
 
 
-_ABOUT_GRAPH = (is_weight, is_frozen, is_input, before, users)
+def feeds_comparison(world: Facts, x: Any) -> Answer:
+    """Whether a comparison, a rounding to whole numbers, `argmax` or `topk` reads `x`, at once
+    or through ops that only move values: a small error there may change the result a lot."""
+    return world.feeds_comparison(x)
+
+
+_ABOUT_GRAPH = (is_weight, is_frozen, is_input, before, users, feeds_comparison)
 _ABOUT_VALUES = (
     *(dtype, rank, shape, size, numel, strides, contiguous, device, placed),
     *(same_shape, same_dtype, same_device, broadcastable, broadcasts_to, promoted),
@@ -255,11 +266,13 @@ _ABOUT_VALUES = (
 )
 
 
-def _predicate(function: Callable[..., Any], about_graph: bool = False) -> Predicate:
-    arguments = list(inspect.signature(function).parameters.values())[1:]
+def _predicate(function: Callable[..., Any], about_graph: bool = False, skip: int = 1) -> Predicate:
+    """A function as a predicate; its first `skip` arguments are not for rules."""
+    arguments = list(inspect.signature(function).parameters.values())[skip:]
     open_ended = any(a.kind is a.VAR_POSITIONAL for a in arguments)
     return Predicate(
         function.__name__,
+        f"{function.__name__}({', '.join(map(_spelled, arguments))})",
         inspect.getdoc(function) or "",
         function,
         about_graph,
@@ -268,16 +281,21 @@ def _predicate(function: Callable[..., Any], about_graph: bool = False) -> Predi
     )
 
 
-def _without_world(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(world: Facts, *args: Any) -> Any:
-        return function(*args)
-
-    return call
+def _spelled(argument: inspect.Parameter) -> str:
+    if argument.kind is argument.VAR_POSITIONAL:
+        return f"*{argument.name}"
+    given = argument.default
+    return argument.name if given is argument.empty else f"{argument.name}={given!r}"
 
 
 def _shape_predicate(function: Callable[..., Any]) -> Predicate:
-    name, doc = function.__name__, inspect.getdoc(function) or ""
-    return Predicate(name, doc, _without_world(function))
+    """A function on shapes, which needs no world."""
+
+    def call(world: Facts, *args: Any) -> Any:
+        return function(*args)
+
+    predicate = _predicate(function, about_graph=False, skip=0)
+    return replace(predicate, function=call)
 
 
 PREDICATES: Mapping[str, Predicate] = {
@@ -287,4 +305,20 @@ PREDICATES: Mapping[str, Predicate] = {
         *(_predicate(function) for function in _ABOUT_VALUES),
         *(_shape_predicate(function) for function in SHAPE_FUNCTIONS),
     )
+}
+
+
+def describe_predicates() -> list[tuple[str, str, str]]:
+    """Every function that conditions and attributes may call, as rows for the documentation:
+    name, signature, doc in one line. Those about the place in a graph come first, then facts
+    about values, then functions on shapes, then those on numbers."""
+    rows = [(p.name, p.signature, " ".join(p.doc.split())) for p in PREDICATES.values()]
+    return [*rows, *((name, *texts) for name, texts in _ON_NUMBERS.items())]
+
+
+_ON_NUMBERS: Mapping[str, tuple[str, str]] = {
+    "min": ("min(*values)", "The least of some numbers, or of a tuple."),
+    "max": ("max(*values)", "The largest of some numbers, or of a tuple."),
+    "abs": ("abs(value)", "A number without its sign."),
+    "len": ("len(values)", "How many entries a tuple or a list variable has."),
 }

@@ -16,7 +16,7 @@ from .document import Entry, Items, Node, Scalar
 from .document import Mapping as MappingNode
 from .expr import Expr, Span
 from .rule import NUMERICS, Condition
-from .source import Problems, RuleErrors, suggestion
+from .source import Problems, RuleErrors, did_you_mean, suggestion
 from .syntax import parse
 
 Result = TypeVar("Result")
@@ -125,43 +125,67 @@ _TRUE = {"true": True, "false": False}
 
 class Fields:
     """The fields of one entry. Reading never raises; what is wrong goes to `problems`, and
-    the reader then gives None or an empty value and `sound` becomes false."""
+    the reader then gives None or an empty value.
+
+    `broken` names the fields with a mistake, and `unread` holds the words of texts that could
+    not be parsed: what such a text says about a name is not known, so nothing else is either.
+    """
 
     def __init__(self, entry: Entry, kind: str, problems: Problems) -> None:
         self.entry = entry
         self.kind = kind
         self.problems = problems
-        self.sound = True
+        self.broken: set[str] = set()
+        self.unread: set[str] = set()
         self.head = entry.fields.pairs[0][0].span
         self.values: dict[str, Node] = {}
         self.keys: dict[str, Span] = {}
         self._check_names()
 
+    @property
+    def sound(self) -> bool:
+        return not self.broken
+
     def error(self, span: Span, code: str, message: str, hint: str | None = None) -> None:
-        self.sound = False
+        self.broken.add(self._field_at(span))
         self.problems.error(span, code, message, hint)
 
     def take(self, errors: RuleErrors) -> None:
-        self.sound = False
-        self.problems.take(errors)
+        for found in errors.diagnostics:
+            self.error(found.span, found.code, found.message, found.hint)
+
+    def _field_at(self, span: Span) -> str:
+        before = [
+            (key.line, key.col, name)
+            for name, key in self.keys.items()
+            if (key.line, key.col) <= (span.line, span.col)
+        ]
+        return max(before)[2] if before else self.kind
 
     def _check_names(self) -> None:
         specs = {spec.name: spec for spec in KINDS[self.kind]}
+        written = {key.text for key, _ in self.entry.fields.pairs}
         for key, value in self.entry.fields.pairs:
-            if key.text not in specs:
-                hint = suggestion(key.text, specs) or f"it has: {', '.join(specs)}"
-                message = f"a {self.kind} has no field '{key.text}'"
-                self.error(key.span, "E305", message, hint)
+            name = key.text
+            if key.span == self.head:
+                name = self.kind  # a misspelt kind was reported already
+            elif name not in specs:
+                close = did_you_mean(name, [spec for spec in specs if spec not in written])
+                hint = suggestion(name, specs) or f"it has: {', '.join(specs)}"
+                self.error(key.span, "E305", f"a {self.kind} has no field '{name}'", hint)
+                if close is None or close in self.keys:
+                    continue
+                name = close  # its content is read, and it is not missing
+            self.keys[name] = key.span
+            if _is_empty(value, specs[name]):
+                self.error(key.span, "E306", f"'{name}' is empty")
                 continue
-            self.keys[key.text] = key.span
-            if isinstance(value, Scalar) and not value.text.strip() and value.style is None:
-                self.error(key.span, "E306", f"'{key.text}' is empty")
-                continue
-            self.values[key.text] = value
+            self.values[name] = value
         for spec in specs.values():
             if spec.required and spec.name not in self.keys:
                 message = f"this {self.kind} has no '{spec.name}'"
                 self.error(self.head, "E307", message, spec.doc.lower().rstrip("."))
+                self.broken.add(spec.name)
 
     def span(self, name: str) -> Span:
         """Where the field's value stands, or the head of the entry."""
@@ -277,6 +301,7 @@ class Fields:
             return parser(value.text, value)
         except RuleErrors as errors:
             self.take(errors)
+            self.unread.update(re.findall(r"[^\W\d]\w*", value.text))
         return None
 
     def _warn_of_comment(self, value: Scalar) -> None:
@@ -315,6 +340,15 @@ class Fields:
             if expr is not None:
                 found.append(Condition(expr, " ".join(item.text.split())))
         return tuple(found)
+
+
+def _is_empty(value: Node, spec: FieldSpec) -> bool:
+    match value:
+        case Scalar(text=text, style=style):
+            return not text.strip() and (style is None or spec.form == "text")
+        case Items(items=()) | MappingNode(pairs=()):
+            return spec.required
+    return False
 
 
 def form(node: Node) -> str:

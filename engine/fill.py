@@ -13,12 +13,20 @@ import torch
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded")
 # From plain to nasty: a failure is shown with the first that shows it.
-FILLINGS = ("ones", "counting", "normal", "positive", "scaled", "special", "huge")
+FILLINGS = ("ones", "counting", "normal", "positive", "scaled", "marked", "special", "huge")
+# What a check draws from: awkward values are worth more examples than plain ones.
+DRAWN = (*FILLINGS, "marked", "special", "special")
 # Fillings whose values have neither kinks nor specials in them, for gradients.
 SMOOTH = "normal"
 # What the values of a tensor may keep to: the assumptions of rules, and "no_extremes" for
 # rules that reorder arithmetic, as the largest numbers make any two orders differ.
 ASSUMPTIONS = ("no_overflow", "finite", "no_nan", "no_signed_zero", "no_extremes")
+
+
+_SPECIAL = 0.6  # the part of a "special" filling that is special
+_MARKED = 0.8  # the part of a "marked" filling that lies at a mark
+_BESIDE = 0.004  # how far beside a mark, as part of it
+_LARGEST_MARK = 128.0  # products of a few of them fit into every float dtype
 
 
 @dataclass(frozen=True)
@@ -36,11 +44,18 @@ class TensorSpec:
 
 
 def make_tensor(
-    spec: TensorSpec, filling: str, seed: int, assumed: Collection[str] = ()
+    spec: TensorSpec,
+    filling: str,
+    seed: int,
+    assumed: Collection[str] = (),
+    marks: Collection[float] = (),
 ) -> torch.Tensor:
-    """A tensor as `spec` says. `assumed` holds names of ASSUMPTIONS that its values keep."""
+    """A tensor as `spec` says. `assumed` holds names of ASSUMPTIONS that its values keep; the
+    "marked" filling lies on and right beside `marks`, the numbers at which a formula may bend."""
     base, view = allocate(spec)
     values = draw_values(base.numel(), spec.dtype, filling, seed, assumed)
+    if filling == "marked":
+        values = _with_marks(values, marks, seed)
     base.copy_(values.view(base.shape))
     return view
 
@@ -114,10 +129,28 @@ def _with_specials(
         if "no_nan" not in assumed:
             pool.append(float("nan"))
     count = values.numel()
-    picks = torch.randint(len(pool), (count,), generator=generator)
-    chosen = torch.rand(count, generator=generator) < 0.4
-    specials = torch.tensor(pool, dtype=torch.float64)[picks]
+    # All of them take turns, in an order of their own, so that a few elements hold most.
+    order = torch.randperm(len(pool), generator=generator)
+    specials = torch.tensor(pool, dtype=torch.float64)[order[torch.arange(count) % len(pool)]]
+    chosen = torch.rand(count, generator=generator) < _SPECIAL
     return torch.where(chosen, specials, values)
+
+
+def _with_marks(values: torch.Tensor, marks: Collection[float], seed: int) -> torch.Tensor:
+    """Most of `values` replaced by marks, a third of these a little below or above."""
+    usable = [mark + 0.0 for mark in marks if abs(mark) <= _LARGEST_MARK]  # no -0.0
+    if not usable or values.dtype is torch.bool or values.dtype.is_complex:
+        return values
+    if values.dtype is torch.uint8:
+        usable = [abs(mark) for mark in usable]
+    generator = torch.Generator().manual_seed(seed)
+    count = values.numel()
+    picks = torch.randint(len(usable), (count,), generator=generator)
+    at = torch.tensor(usable, dtype=torch.float64)[picks]
+    if values.is_floating_point():
+        at = at * (1 + _BESIDE * torch.randint(-1, 2, (count,), generator=generator))
+    chosen = torch.rand(count, generator=generator) < _MARKED
+    return torch.where(chosen, at.to(values.dtype), values)
 
 
 def _integers(

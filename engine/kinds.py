@@ -21,6 +21,11 @@ def tensor_vars(kinds: Mapping[str, VarType]) -> set[str]:
     return {name for name, kind in kinds.items() if isinstance(kind, TensorType)}
 
 
+def list_vars(kinds: Mapping[str, VarType]) -> set[str]:
+    """The variables that stand for lists of tensors."""
+    return {n for n, kind in kinds.items() if isinstance(kind, TensorType) and kind.is_list}
+
+
 def tensor_names(rule: Rule) -> set[str]:
     """The variables and pieces of a rule that stand for tensors."""
     found = tensor_vars(rule.vars)

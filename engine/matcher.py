@@ -20,12 +20,13 @@ from .binding import Failure, bind_types
 from .egraph import Constructor, EGraph, Ref
 from .evaluate import evaluate, holds
 from .expr import Call, Expr, walk
-from .facts import PREDICATES
+from .facts import PREDICATES, promoted
 from .metadata import constant_key
+from .normal import as_one_number
 from .op import Op
 from .ops import OpTable
 from .pattern import Query
-from .rule import Rule
+from .rule import ConstType, Rule
 from .symbolic import compare
 from .world import EvaluateError, Facts
 
@@ -84,7 +85,7 @@ class Matcher:
     def _read_slots(self) -> None:
         """Sorts the slots of the pattern by what has to be done about them."""
         query = self.query
-        self.constants: list[tuple[str, int, int]] = []  # name, column, node
+        self.constants: list[tuple[str, int, int, int]] = []  # name, column, node, parameter
         self.hows: list[tuple[str, int]] = []
         self.early: list[int] = []
         self.late: list[int] = []
@@ -97,9 +98,9 @@ class Matcher:
             if any(slot.kind == "value" and not slot.early for slot in node.slots):
                 self.late.append(index)
             places = query.constructors[index].split(query.columns[index])
-            for slot, place in zip(node.slots, places, strict=True):
+            for place, (slot, at) in enumerate(zip(node.slots, places, strict=True)):
                 if slot.kind == "constant":
-                    self.constants.append((str(slot.item), place[1], index))
+                    self.constants.append((str(slot.item), at[1], index, place))
 
     def _compares_classes(self) -> bool:
         """Whether one `**how` stands in two places and takes tensors."""
@@ -156,6 +157,9 @@ class Matcher:
         env = values if isinstance(values, Failure) else bind_types(self.rule, values, self.world)
         if isinstance(env, Failure):
             return Verdict(failure=env)
+        for index in self.query.pattern.numbers:
+            if not self._is_number(index, row):
+                return Verdict(failure=Failure("a number", "its dtype changes the result's"))
         known = self._known(row)
         for at, condition in enumerate(self.rule.when):
             if at in self.placed:
@@ -214,8 +218,8 @@ class Matcher:
     def _values(self, row: Sequence[int]) -> dict[str, Any] | Failure:
         """Constants, then handles; a constant that stands in two places must be the same."""
         values: dict[str, Any] = {}
-        for name, column, index in self.constants:
-            value = self.graph.constants.value(row[column])
+        for name, column, index, place in self.constants:
+            value = self._constant(name, self.graph.constants.value(row[column]), index, place, row)
             if name in values and not same_constant(values[name], value, self._real(index, row)):
                 return Failure(name, f"{values[name]} and {value}")
             values.setdefault(name, value)
@@ -225,6 +229,17 @@ class Matcher:
             if values.setdefault(name, how) != how:
                 return Failure(f"**{name}", f"{values[name]} and {how}")
         return {**values, **self._handles(row, refs)}
+
+    def _constant(self, name: str, value: Any, index: int, place: int, row: Sequence[int]) -> Any:
+        """A constant as the type of its variable reads it: one number, where it can be one."""
+        kind = self.rule.vars.get(name)
+        if not isinstance(kind, ConstType) or kind.kind not in ("any", "int"):
+            return value
+        rank = 0
+        if value is None:
+            tensor = self.world.meta(self._actual(index, row)[0])
+            rank = tensor.dim() if isinstance(tensor, torch.Tensor) else 0
+        return as_one_number(self.query.pattern.nodes[index].op, place, value, rank)
 
     def _refs(self, row: Sequence[int]) -> list[Ref]:
         return [self.graph.ref(item) for item in row[: self.query.classes]]
@@ -291,21 +306,40 @@ class Matcher:
         real = self._real(index, row)
         return all(same_constant(normal[place], actual[place], real) for place in places)
 
+    def _is_number(self, index: int, row: Sequence[int]) -> bool:
+        """Whether a tensor of one element promotes as its number would, wherever it is read."""
+        number = self._actual(index, row)[1]
+        column = self.query.nodes[index]
+        for reader, columns in enumerate(self.query.columns):
+            reads = [at for kind, at in columns if kind == "t"]
+            if column not in reads:
+                continue
+            others = [self.graph.ref(row[at]) for at in reads if at != column]
+            result = self.world.meta(self.graph.ref(row[self.query.nodes[reader]]))
+            wide = promoted(self.world, *others, number)
+            if not isinstance(result, torch.Tensor) or result.dtype != wide:
+                return False
+        return True
+
     def _real(self, index: int, row: Sequence[int]) -> bool:
         """Whether a node works on floats, where 2 and 2.0 are the same number."""
         for kind, column in self.query.columns[index]:
-            if kind == "t":
-                meta = self.world.meta(self.graph.ref(row[column]))
-                if isinstance(meta, torch.Tensor) and meta.dtype.is_floating_point:
+            if kind == "h":
+                value = self.graph.constants.value(row[column])
+                if isinstance(value, torch.dtype) and value.is_floating_point:
                     return True
+                continue
+            meta = self.world.meta(self.graph.ref(row[column]))
+            if isinstance(meta, torch.Tensor) and meta.dtype.is_floating_point:
+                return True
         return False
 
     def _known(self, row: Sequence[int]) -> dict[Expr, Any] | None:
         if not self.query.pattern.known:
             return None
+        nodes = self.query.nodes
         return {
-            node.expr: self.graph.ref(row[column])
-            for node, column in zip(self.query.pattern.nodes, self.query.nodes, strict=True)
+            expr: self.graph.ref(row[nodes[at]]) for expr, at in self.query.pattern.known.items()
         }
 
 
@@ -357,6 +391,9 @@ class _Recorder:
 
     def users(self, handle: Any) -> Any:
         return self.world.users(handle)
+
+    def feeds_comparison(self, handle: Any) -> Any:
+        return self.world.feeds_comparison(handle)
 
 
 def about_graph(exprs: Iterable[Expr]) -> bool:

@@ -6,7 +6,7 @@ operands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from .expr import Call, Expr
 from .facts import PREDICATES
@@ -17,7 +17,7 @@ from .source import Problems, suggestion
 
 # What `scalar:` may call besides scalar ops: `lowering/pointwise.py` resolves these by the
 # arguments and dtypes of a call.
-_RESOLVED = ("pick", "given", "narrow", "exact", "largest")
+_RESOLVED = frozenset({"pick", "given", "narrow", "exact", "largest"})
 
 
 def check_meanings(
@@ -25,21 +25,57 @@ def check_meanings(
     scalars: Iterable[ScalarEntry],
     known: Mapping[str, ScalarEntry],
     table: OpTable,
+    lost: Set[str],
     problems: Problems,
-) -> None:
-    """Reports E501 and E505 in `ops` and `scalars`; `known` holds every scalar op there is."""
+) -> set[str]:
+    """Reports E501, E505 and E322 in `ops` and `scalars`; `known` holds every scalar op there
+    is, and `lost` names those of either kind whose entries have mistakes. Gives the names of
+    those whose meaning has no end."""
+    endless: set[str] = set()
     for scalar in scalars:
         if scalar.means is not None:
-            _check_scalar(scalar.means, known, (), problems)
+            _check_scalar(scalar.means, known, lost, problems)
+            if not _ends(scalar.name, scalar.means, lambda name: _meant(name, known), problems):
+                endless.add(scalar.name)
     for op in ops:
         if op.scalar is not None:
-            _check_scalar(op.scalar, known, _RESOLVED, problems)
+            _check_scalar(op.scalar, known, lost | _RESOLVED, problems)
         if op.as_ is not None:
-            _check_op(op.as_, table, problems)
+            _check_op(op.as_, table, lost, problems)
+            if not _ends(op.name, op.as_, lambda name: _spelled(name, table), problems):
+                endless.add(op.name)
+    return endless
+
+
+def _spelled(name: str, table: OpTable) -> Expr | None:
+    op = table.find(name)
+    return op.entry.as_ if op is not None and op.entry is not None else None
+
+
+def _meant(name: str, known: Mapping[str, ScalarEntry]) -> Expr | None:
+    return known[name].means if name in known else None
+
+
+def _ends(
+    name: str, meaning: Expr, meaning_of: Callable[[str], Expr | None], problems: Problems
+) -> bool:
+    """Reports E322 where the meaning of `name` leads back to `name`."""
+    seen: set[str] = set()
+    waiting = [meaning]
+    while waiting:
+        calls = {node.fn for node in walk_values(waiting.pop()) if isinstance(node, Call)}
+        if name in calls:
+            message = f"the meaning of '{name}' leads back to '{name}'"
+            problems.error(meaning.span, "E322", message, "spell it in ops that do not use it")
+            return False
+        found = (meaning_of(called) for called in calls - seen)
+        waiting += [expr for expr in found if expr is not None]
+        seen |= calls
+    return True
 
 
 def _check_scalar(
-    expr: Expr, known: Mapping[str, ScalarEntry], more: tuple[str, ...], problems: Problems
+    expr: Expr, known: Mapping[str, ScalarEntry], more: Set[str], problems: Problems
 ) -> None:
     for call in walk_values(expr):
         if not isinstance(call, Call) or call.fn in more:
@@ -54,9 +90,9 @@ def _check_scalar(
             problems.error(call.span, "E505", message, hint)
 
 
-def _check_op(expr: Expr, table: OpTable, problems: Problems) -> None:
+def _check_op(expr: Expr, table: OpTable, lost: Set[str], problems: Problems) -> None:
     for call in walk_values(expr):
-        if not isinstance(call, Call) or call.fn in PREDICATES or call.fn in ON_NUMBERS:
+        if not isinstance(call, Call) or call.fn in {*PREDICATES, *ON_NUMBERS, *lost}:
             continue
         if table.find(call.fn) is None:
             hint = suggestion(call.fn, (*table.names(), *PREDICATES))

@@ -16,6 +16,10 @@ from torch import fx
 from .encode import value_of
 from .metadata import meta_key
 
+_aten = torch.ops.aten
+_SHAPES = frozenset({_aten.view.default, _aten.reshape.default})
+_ORDERS = frozenset({_aten.permute.default, _aten.transpose.int, _aten.t.default})
+
 
 class Storages:
     """Which memory of the new graph stands for which of the original."""
@@ -56,6 +60,24 @@ def may_alias(target: torch._ops.OpOverload) -> bool:
         return True
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
     return target.has_kernel_for_dispatch_key(composite) or target is operator.getitem
+
+
+def is_whole_view(target: Any, value: Any) -> bool:
+    """Whether `target` called on `value` first gives other sizes and strides to all of its
+    memory, and never copies."""
+    if target in _SHAPES:
+        return isinstance(value, torch.Tensor) and _row_major(value)
+    return target in _ORDERS
+
+
+def begins_alike(left: Any, right: Any) -> bool:
+    """Whether two tensors begin at the same place of the same memory."""
+    place = storage(left)
+    return (
+        place is not None
+        and place == storage(right)
+        and meta_key(left.storage_offset()) == meta_key(right.storage_offset())
+    )
 
 
 def same_layout(old: Any, new: Any) -> bool:

@@ -170,12 +170,15 @@ class Metadata:
         return value
 
     def fresh(
-        self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+        self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, device: torch.device
     ) -> FakeTensor:
-        """A fake tensor with memory of its own. Plain sizes only."""
-        with no_dispatch():  # the mode that is active would only take its time
+        """A fake tensor with memory of its own. Raises where symbolic sizes need a guard."""
+        with ExitStack() as stack:
+            stack.enter_context(no_dispatch())  # the mode that is active would only take its time
+            if self.mode.shape_env is not None:
+                stack.enter_context(_no_new_guards(self.mode.shape_env))
             memory = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        return FakeTensor(self.mode, memory, device)
+            return FakeTensor(self.mode, memory, device)
 
     def run(self, op: Op, args: Sequence[Any]) -> Any:
         """Calls `op` under the fake mode, without grad, refusing new guards."""

@@ -37,7 +37,7 @@ def normalise(op: Op, args: Arguments, meta: Meta) -> Arguments:
             args[place] = _as_list(value)
         elif isinstance(value, list):
             args[place] = tuple(value)
-        elif param.kind == "dims" and isinstance(value, int):
+        elif (param.kind == "dims" or param.listed) and isinstance(value, (int, torch.SymInt)):
             args[place] = (value,)
     if op.entry is None:
         return args
@@ -46,6 +46,23 @@ def normalise(op: Op, args: Arguments, meta: Meta) -> Arguments:
             args[place] = _dims(op, args, place, meta)
     special = _SPECIAL.get(op.name)
     return special(args, meta) if special is not None else args
+
+
+def as_one_number(op: Op, place: int, value: Any, rank: int) -> Any:
+    """`value`, or the one number that says the same where a rule binds one: a list of one dim,
+    all dims of a vector, parts of one size."""
+    param = op.params[place]
+    if param.kind == "dims" and value is None and param.reduces and rank == 1:
+        return 0
+    if not isinstance(value, tuple) or not value:
+        return value
+    if param.kind == "dims" or param.listed:
+        return value[0] if len(value) == 1 else value
+    if op.name == "split" and param.name == "split_size":
+        first, *rest = value
+        even = all(same(part, first) for part in rest[:-1])
+        return first if even and (not rest or compare("<=", rest[-1], first) is True) else value
+    return value
 
 
 def _as_list(value: Any) -> list[Any] | None:
@@ -57,7 +74,7 @@ def _as_list(value: Any) -> list[Any] | None:
 def _dims(op: Op, args: Arguments, place: int, meta: Meta) -> Any:
     param, value = op.params[place], args[place]
     rank = _rank(args[0], meta) + (op.name in _DIM_OF_RESULT)
-    if param.kind == "dim":
+    if param.kind == "dim" and not isinstance(value, tuple):
         return axis(rank, value)
     dims = tuple(axis(rank, dim) for dim in value)
     if not param.reduces:
@@ -177,6 +194,20 @@ def _batch_norm(args: Arguments, meta: Meta) -> Arguments:
     return args
 
 
+def _convolution(args: Arguments, meta: Meta) -> Arguments:
+    """One number for all spatial dims is spelled out."""
+    spatial = _tensor(args[0], meta).dim() - 2
+    for place in (3, 4, 5, 7):  # stride, padding, dilation, output_padding
+        value = args[place]
+        if isinstance(value, tuple) and len(value) == 1:
+            args[place] = value * spatial
+    return args
+
+
+def _transpose(args: Arguments, meta: Meta) -> Arguments:
+    return [args[0], *sorted(args[1:])]
+
+
 def _roll(args: Arguments, meta: Meta) -> Arguments:
     shifts, dims = args[1], args[2]
     args[1] = shifts if isinstance(shifts, tuple) else (shifts,)
@@ -186,7 +217,10 @@ def _roll(args: Arguments, meta: Meta) -> Arguments:
 
 _SPECIAL: Mapping[str, Callable[[Arguments, Meta], Arguments]] = {
     "view": _view,
+    "torch.reshape": _view,
+    "Tensor.view": _view,
     "expand": _expand,
+    "Tensor.expand": _expand,
     "slice": _slice,
     "select": _select,
     "slice_scatter": lambda args, meta: _scatter(args, meta, _slice),
@@ -200,6 +234,8 @@ _SPECIAL: Mapping[str, Callable[[Arguments, Meta], Arguments]] = {
     "var_mean": _correction(2),
     "std_mean": _correction(2),
     "roll": _roll,
+    "convolution": _convolution,
+    "torch.transpose": _transpose,
     "_native_batch_norm_legit_no_training": _batch_norm,
 }
 

@@ -15,13 +15,13 @@ from .attributes import Attributes
 from .functional import functional_form, mutable_form
 from .rule import OpEntry
 from .signature import form_of
-from .torch_level import torch_object
+from .torch_level import argument_defaults, torch_object
 from .world import MetaFacts, node_meta
 
 Target = Any  # an OpOverload, a torch function, or a method's name
 # Namespaces whose functional ops are pure; custom ops may hide effects, so they stay opaque.
 _PURE = frozenset({"aten", "prims", "quantized_decomposed"})
-_NAMES_OF_DIMS = ("dim", "dims")
+_NAMES_OF_DIMS = ("dim", "dims", "dim0", "dim1", "start_dim", "end_dim")
 # Torch functions have no schema that would tell.
 _LISTS = ("size", "repeats")
 
@@ -34,8 +34,8 @@ class ArgumentsError(Exception):
 class Param:
     """One parameter of an op. kind: "tensor", "tensors" (a list), "dim", "dims" (counted in
     the first tensor), "attribute". `reduces`: the dims are a set, and None means all.
-    `listed`: a list of numbers; one number stands for a list of one. `number`: a tensor for
-    which some overload takes a Python number."""
+    `listed`: a list of numbers; one number stands for a list of one. `number`: what is
+    no operand of a pointwise op, or may be a Python number there."""
 
     name: str
     default: Any = None
@@ -152,12 +152,30 @@ def params_of(entry: OpEntry, overloads: Sequence[torch._ops.OpOverload]) -> tup
     params = []
     for name, default in entry.args:
         value = None if default is None else Attributes({}, MetaFacts(node_meta)).value(default)
-        kind = kinds.get(name, "attribute")
+        kind = kinds.get(name, "attribute" if overloads or name != "dim" else "dim")
         reduces = kind == "dims" and name == "dim" and default is not None and value is None
         listed = name in _LISTS or (name in kinds and name not in single and kind == "attribute")
-        number = kind != "tensor" or name in numbers
+        number = kind != "tensor" or name in numbers or entry.scalar is None
         params.append(Param(name, value, default is None, kind, reduces, listed, number))
     return tuple(params)
+
+
+def automatic_params(name: str) -> tuple[Param, ...] | None:
+    """The parameters of a torch function that no entry declares: from its Python signature, or
+    from the schema of the ATen op of that name. None where there is neither."""
+    function = torch_object(name)
+    if not callable(function):
+        return None
+    own = argument_defaults(function)
+    if own is not None:
+        return tuple(Param(name, default, required) for name, default, required in own)
+    overload = find_overload(str(getattr(function, "__name__", "")).strip("_"))
+    if overload is None:
+        return None
+    return tuple(
+        Param(a.name, default_of(a), not a.has_default_value(), kind_of(a))
+        for a in overload._schema.arguments
+    )
 
 
 def _wider(first: str | None, second: str) -> str:

@@ -29,6 +29,7 @@ from .op import (
     Op,
     Param,
     Target,
+    automatic_params,
     default_of,
     find_overload,
     is_opaque,
@@ -41,7 +42,7 @@ from .op import (
 from .rule import OpEntry
 from .signature import Form, form_of
 from .symbolic import plain
-from .torch_level import TorchForm, torch_form, torch_object
+from .torch_level import TorchForm, sibling_names, torch_form, torch_object
 from .world import EvaluateError, MetaFacts, is_number, node_meta
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ class OpTable:
         self._plain: dict[str, Op] = {}
         self._routes: dict[Target, tuple[_Route, ...]] = {}
         self._torch_targets: dict[Target, OpEntry] | None = None
+        self._automatic_ops: dict[Target, Op] = {}
         self._forms: dict[tuple[Target, str], Form | TorchForm] = {}
 
     @property
@@ -105,6 +107,8 @@ class OpTable:
         """
         if target is operator.getitem:
             return _bind_getitem(args)
+        if target is getattr:
+            target, args = _as_method(args)
         routes = self._routes.get(target)
         if routes is None:
             routes = self._routes[target] = self._find_routes(target)
@@ -246,7 +250,7 @@ class OpTable:
         if name in self._by_overload:
             return self.find(self._by_overload[name].name)
         overload = find_overload(name)
-        return None if overload is None else self._undeclared(overload)
+        return self._automatic(name) if overload is None else self._undeclared(overload)
 
     def _declared(self, entry: OpEntry) -> Op | None:
         overloads = tuple(o for o in map(find_overload, entry.aten) if o is not None)
@@ -266,6 +270,23 @@ class OpTable:
             op = Op(name, params_of(entry, overloads_of(entry)), targets, bare, entry.commutes)
             self._ops[name] = op if targets else None
         return self._ops[name]
+
+    def _automatic(self, name: str) -> Op | None:
+        """The op of a torch function that no entry declares, with the arguments that torch
+        says it has. Calls become canonical once a rule has named it."""
+        names = sibling_names(name)
+        params = automatic_params(name)
+        if params is None:
+            return None
+        declared = next((self._by_torch[own] for own in names if own in self._by_torch), None)
+        if declared is not None:
+            return self._torch_level(declared)
+        op = Op(names[0], params, tuple(torch_object(own) for own in names))
+        for own in names:
+            self._ops[own] = op
+            self._automatic_ops[own if own.startswith("Tensor.") else torch_object(own)] = op
+        self._routes.clear()
+        return op
 
     def _undeclared(self, overload: torch._ops.OpOverload) -> Op:
         """The op of one overload as its schema spells it: undeclared, or called in a way that
@@ -301,10 +322,12 @@ class OpTable:
             }
         key = f"Tensor.{target}" if isinstance(target, str) else None
         entry = self._by_torch.get(key) if key else self._torch_targets.get(target)
-        op = None if entry is None else self._torch_level(entry)
+        op = self._automatic_ops.get(key or target)
+        if entry is not None:
+            op = self._torch_level(entry)
         if op is None:
             return ()
-        return (_Route(op, torch_form(target, op.params)),)
+        return (_Route(op, torch_form(target, op.params), _may_draw(op)),)
 
     def _form(self, target: Target, op: Op) -> Form | TorchForm:
         key = (target, op.name)
@@ -324,6 +347,17 @@ def _bind_getitem(args: Sequence[Any]) -> Bound | None:
     if isinstance(index, int) and isinstance(node_meta(value), (tuple, list)):
         return Bound(GETITEM, (value, index))
     return None
+
+
+def _as_method(args: Sequence[Any]) -> tuple[Target, Sequence[Any]]:
+    """`x.mT`, and `x.T` of a matrix, as the methods that do the same."""
+    value, name = args[0], args[1]
+    tensor = node_meta(value)
+    if name == "mT":
+        return "transpose", (value, -2, -1)
+    if name == "T" and isinstance(tensor, torch.Tensor) and tensor.dim() == 2:
+        return "t", (value,)
+    return getattr, args
 
 
 def _any_node(args: Sequence[Any]) -> bool:
@@ -386,7 +420,8 @@ def _gather(
                 return [*args[:place], pack(tuple(rest))]
             break
     if len(args) > len(op.params):
-        raise ArgumentsError(f"{op.name} takes {len(op.params)} arguments, not {len(args)}")
+        most = f"{len(op.params)} argument{'s' if len(op.params) > 1 else ''}"
+        raise ArgumentsError(f"{op.name} takes {most}, not {len(args)}")
     return list(args)
 
 
@@ -414,6 +449,8 @@ def _read(arg: Any) -> Any:
     they hold constants."""
     if isinstance(arg, fx.Node):
         meta = node_meta(arg)
+        if isinstance(meta, torch.Size):
+            return tuple(map(plain, meta))
         return plain(meta) if is_number(meta) else arg
     if isinstance(arg, (list, tuple)):
         items = [_read(item) for item in arg]
@@ -421,7 +458,21 @@ def _read(arg: Any) -> Any:
     return plain(arg)
 
 
+_RANDOM = ("rand", "bernoulli", "multinomial", "normal_", "poisson", "gumbel", "fractional")
+_TRAINING = ("training", "train")
+_PROBABILITY = ("dropout_p", "p")
+
+
+def _may_draw(op: Op) -> bool:
+    """Whether a torch function may draw random numbers, by its name and arguments."""
+    trains = any(op.place(name) is not None for name in _TRAINING)
+    dropout = op.place("dropout_p") is not None or (trains and "norm" not in op.name)
+    return dropout or any(word in op.name for word in _RANDOM)
+
+
 def _draws_nothing(op: Op, values: Sequence[Any]) -> bool:
     """Whether an op that may draw random numbers does not, as its dropout is off."""
-    place = op.place("dropout_p")
-    return place is not None and values[place] == 0
+    given = {param.name: value for param, value in zip(op.params, values, strict=True)}
+    if any(given.get(name) is False for name in _TRAINING):
+        return True
+    return any(is_number(given.get(name)) and given[name] == 0 for name in _PROBABILITY)

@@ -27,7 +27,8 @@ from .expr import (
     walk,
 )
 from .facts import PREDICATES
-from .op import GETITEM, ArgumentsError, Op
+from .kinds import list_vars
+from .op import GETITEM, ArgumentsError, Op, Param
 from .ops import OpTable
 from .rule import ConstType, Rule, TensorType
 
@@ -69,16 +70,18 @@ class PatternNode:
 @dataclass(frozen=True)
 class Pattern:
     """`nodes` come operands first; `roots` maps root names to nodes. `tensors` are the plain
-    tensor variables in order. `known` says that conditions or attributes mention tensors by
-    the expression that makes them. `order` holds the conditions that egglog can ask itself:
-    (x,) where x must be a parameter, (x, y) where x must come before y."""
+    tensor variables in order. `known` maps the expressions by which conditions or attributes
+    may mention tensors of the match to their nodes. `order` holds the conditions that egglog
+    can ask itself: (x,) where x must be a parameter, (x, y) where x must come before y.
+    `numbers` are the nodes that stand for a number beside tensors."""
 
     rule: Rule
     nodes: tuple[PatternNode, ...]
     roots: Mapping[str, int]
     tensors: tuple[str, ...]
-    known: bool
+    known: Mapping[Expr, int]
     order: tuple[tuple[str, ...], ...] = ()
+    numbers: tuple[int, ...] = ()
 
     @property
     def ops(self) -> frozenset[str]:
@@ -118,14 +121,16 @@ class _Compiler:
         self.rule = rule
         self.table = table
         self.nodes: list[PatternNode] = []
+        self.numbers: list[int] = []
         self.index: dict[Expr, int] = {}
         self.tensors: dict[str, None] = {}
         self.roots: dict[str, int] = {}
+        self.lists = list_vars(rule.vars)
         self.operators = TORCH_OPERATORS if rule.stage == "pre_grad" else None
 
     def pattern(self) -> Pattern:
         for name, expr in self.rule.match.items():
-            expanded = self.table.expand(expr)
+            expanded = self.table.expand(expr, self.lists)
             if not self.is_tensor(expanded) or isinstance(expanded, Name):
                 raise PatternError(f"the left side of '{name}' is not an op")
             root = self.item(expanded)
@@ -145,9 +150,20 @@ class _Compiler:
             tuple(self.nodes),
             self.roots,
             tuple(self.tensors),
-            known,
+            self.spellings() if known else {},
             tuple(self.order(conditions)),
+            tuple(self.numbers),
         )
+
+    def spellings(self) -> dict[Expr, int]:
+        """Nodes by their expressions: as the rule writes them, and with aliases opened."""
+        found = {node.expr: at for at, node in enumerate(self.nodes)}
+        for root in self.rule.match.values():
+            for part in walk(root):
+                node = self.index.get(self.table.expand(part, self.lists))
+                if node is not None:
+                    found[part] = node
+        return found
 
     def order(self, conditions: Iterable[Expr]) -> Iterator[tuple[str, ...]]:
         """The conditions about the order of parameters that must hold for single tensors."""
@@ -195,7 +211,7 @@ class _Compiler:
         match expr:
             case Call(fn=fn, args=args, kwargs=kwargs, how=how):
                 op = self.op(fn)
-                placed = self.table.arrange(op, args, dict(kwargs), Sequence)
+                placed = self.table.arrange(op, args, dict(kwargs), Sequence, self.lists)
                 return self.build(op, placed, expr, how)
             case Binary(op=op_text, left=left, right=right):
                 name = operator_op(op_text)
@@ -218,8 +234,8 @@ class _Compiler:
     def build(self, op: Op, placed: Mapping[int, Expr], expr: Expr, how: str | None) -> PatternNode:
         slots = []
         for place, param in enumerate(op.params):
-            if place in placed:
-                slots.append(self.slot(placed[place], param.kind))
+            if place in placed and not _is_own_device(param, placed[place]):
+                slots.append(self.slot(placed[place], param))
             elif how is not None:
                 slots.append(Slot("how", param.name))
             elif param.required:
@@ -231,7 +247,20 @@ class _Compiler:
             slots[:2] = [slots[1], slots[0]]
         return PatternNode(op, tuple(slots), expr, how)
 
-    def slot(self, expr: Expr, kind: str) -> Slot:
+    def slot(self, expr: Expr, param: Param) -> Slot:
+        """What stands for an argument; a number where only tensors may stand is a tensor of
+        one element."""
+        found = self.plain_slot(expr, param.kind)
+        none = isinstance(expr, Literal) and expr.value is None
+        if param.number or none or found.kind not in ("value", "constant"):
+            return found
+        full, shape = self.op("full"), Sequence(())
+        slots = (self.plain_slot(shape, "attribute"), found, Slot("how"), Slot("how"))
+        self.nodes.append(PatternNode(full, slots, Call("full", (shape, expr)), None))
+        self.numbers.append(len(self.nodes) - 1)
+        return Slot("tensor", len(self.nodes) - 1)
+
+    def plain_slot(self, expr: Expr, kind: str) -> Slot:
         var = self.rule.vars.get(expr.id) if isinstance(expr, Name) else None
         if isinstance(expr, Name) and isinstance(var, ConstType):
             return Slot("constant", expr.id)
@@ -251,6 +280,11 @@ class _Compiler:
         if isinstance(expr, Literal) and expr.value is None:
             return ""
         raise PatternError("a list of tensors may hold tensors and None only")
+
+
+def _is_own_device(param: Param, expr: Expr) -> bool:
+    """Whether an alias (`ones`) leaves out the device, as a rule does: any will do."""
+    return param.name == "device" and isinstance(expr, Literal) and expr.value is None
 
 
 def _asks(expr: Expr) -> bool:

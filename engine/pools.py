@@ -44,7 +44,9 @@ def dims_pool(metas: Iterable[torch.Tensor], random: Random) -> list[Any]:
         order = list(range(rank))
         random.shuffle(order)
         some = sorted(random.sample(range(rank), random.randint(0, rank)))
-        pool += [tuple(order), tuple(range(rank)), tuple(some), shape, tuple(reversed(shape))]
+        other = random.sample(order, rank)
+        pool += [tuple(order), tuple(other), tuple(reversed(range(rank))), tuple(range(rank))]
+        pool += [tuple(some), shape, tuple(reversed(shape))]
         pool += [(meta.numel(),), (1, *shape), _merged(shape, random), (2, *shape)]
         pool += [
             tuple(random.choice((0, 1)) for _ in shape),
@@ -85,9 +87,9 @@ def _attribute(param: Param, dims: int, random: Random) -> Any:
         case "output_padding":
             return (0,) * dims
         case "groups":
-            return random.choice((1, 1, 1, 2))
+            return random.choice((1, 1, 2))
         case "transposed":
-            return random.choice((False, False, False, True))
+            return random.choice((False, True))
     if isinstance(param.default, bool):
         return random.choice((param.default, not param.default))
     return param.default

@@ -1,4 +1,4 @@
-"""Which rules a numerics profile and `disable` leave.
+"""Which rules a numerics profile, `disable` and `enable` leave.
 
 Takes a book; gives the smaller book. An assumption about constants and sizes becomes a
 condition, which proves it at every firing.
@@ -6,7 +6,6 @@ condition, which proves it at every firing.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +13,13 @@ from dataclasses import replace
 from .assumed import speaks_of_frozen
 from .expr import Call, Compare, Expr, names
 from .kinds import tensor_vars, walk_values
+from .naming import left_over
 from .rule import (
     DTYPE_WORDS,
     NUMERICS,
     PROFILES,
     Assumption,
     Condition,
-    FuseRule,
     Rule,
     RuleBook,
     TensorType,
@@ -32,30 +31,45 @@ _LOOSEST = {"bitwise": "exact", "default": "reassociate", "fast": "random"}
 _CASTS = ("cast", "_to_copy", "to", "Tensor.to", "convert_element_type")
 
 
-def select(book: RuleBook, profile: str, disable: Sequence[str] = ()) -> RuleBook:
+def select(
+    book: RuleBook, profile: str, disable: Sequence[str] = (), enable: Sequence[str] = ()
+) -> RuleBook:
     """The rules that `profile` allows and `disable` does not name.
 
-    `profile` is "bitwise", "default" or "fast". `disable` holds names (`silu-split`, which
-    covers its family and both directions), globs, and `folder/name` globs (`attention/*`).
-    Raises ValueError for another profile.
+    `profile` is "bitwise", "default" or "fast". `disable` holds names and globs as `naming.py`
+    reads them (`silu-split`, `attention/*`, `mypack:*`); what `enable` names stays all the same,
+    as far as the profile allows it. Raises ValueError for another profile.
     """
     if profile not in PROFILES:
         raise ValueError(f"numerics is one of {', '.join(PROFILES)}, not {profile!r}")
-    kept = (_fitted(rule, profile) for rule in book.rules if not _disabled(rule, disable))
-    digest = hashlib.sha256("\0".join((book.hash, profile, *sorted(disable))).encode())
+    left = left_over(book, disable, enable)
+    kept = (_fitted(rule, profile) for rule in book.rules if rule.name in left)
+    parts = (book.hash, profile, *sorted(disable), "enable", *sorted(enable))
     return replace(
         book,
         rules=tuple(rule for rule in kept if rule is not None),
-        fuse=tuple(pair for pair in book.fuse if not _disabled(pair, disable)),
-        hash=digest.hexdigest(),
+        fuse=tuple(pair for pair in book.fuse if pair.name in left),
+        hash=hashlib.sha256("\0".join(parts).encode()).hexdigest(),
     )
 
 
-def _disabled(entry: Rule | FuseRule, disable: Sequence[str]) -> bool:
-    folder = entry.folder if isinstance(entry, Rule) else "fusion"
-    base = entry.name.split("/")[0]
-    shown = (entry.name, base, f"{folder}/{entry.name}", f"{folder}/{base}")
-    return any(fnmatch.fnmatchcase(name, glob) for glob in disable for name in shown)
+def why_refused(rule: Rule, profile: str) -> str:
+    """Why `profile` leaves a rule out, or keeps it for some dtypes only; empty where it
+    takes the rule as it is."""
+    fitted = _fitted(rule, profile)
+    kinds = rule.numerics
+    loosest = f"numerics {profile!r} takes rules up to {_LOOSEST[profile]}"
+    if fitted is not None and fitted.vars == rule.vars:
+        return ""
+    if _drops_cast(rule):
+        reason = "it drops a cast that the user wrote"
+    elif not _allowed(kinds.float_class, profile):
+        reason = f"its numerics class is {kinds.float_class}"
+    else:
+        texts = ", ".join(assumption.text for assumption in rule.assumes)
+        return f"not loaded under profile {profile}: nothing proves what it assumes ({texts})"
+    part = "not loaded" if fitted is None else "loaded for whole numbers only"
+    return f"{part} under profile {profile}: {reason}, and {loosest}"
 
 
 def _fitted(rule: Rule, profile: str) -> Rule | None:

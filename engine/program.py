@@ -1,27 +1,46 @@
-"""A failing example as a short torch program that anybody can run."""
+"""A failing example as a short torch program that anybody can run.
+
+Takes trials, the values of an example and what went wrong with it; gives the text of a program
+that computes both sides by plain torch calls, prints them, and ends in an assertion that fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from .fill import TensorSpec
-from .reference import RecordingWorld
+from .reference import RecordingWorld, WideRecordingWorld
 from .trial import Trials
 
+VALUES, GRADIENTS, ALIASING, DISTRIBUTION, COMPILED = (
+    *("values", "gradients", "aliasing", "distribution", "compiled"),
+)
+_SHORT = 24  # elements that are always written out
+_HEAD = ("import torch", "from torch import inf, nan")
 
-def program_text(trials: Trials, values: Mapping[str, Any], layouts: Mapping[str, Any]) -> str:
-    """The inputs, both sides as plain torch calls, and a print. What a side could not make
-    is told in a comment."""
+
+def program_text(
+    trials: Trials, values: Mapping[str, Any], layouts: Mapping[str, Any], kind: str = VALUES
+) -> str:
+    """The inputs, both sides as plain torch calls, and what does not hold for them. What a
+    side could not make is told in a comment. `kind` is what differs: one of the constants."""
+    if kind == GRADIENTS:
+        values = trials.widened(values)
     tensors = {
         name: value for name, value in values.items() if isinstance(value, (torch.Tensor, list))
     }
-    lines = ["import torch", "from torch import inf, nan"]
+    lines = list(_HEAD)
     for name, value in tensors.items():
         lines.append(f"{name} = {input_text(value, layouts.get(name))}")
-    worlds = [RecordingWorld(trials.table, _flat(tensors), prefix) for prefix in ("l", "r")]
+    if kind == GRADIENTS:
+        wanted = [n for n, v in tensors.items() if _is_differentiable(v)]
+        lines += [f"{name}.requires_grad_()" for name in wanted]
+    record = WideRecordingWorld if kind == GRADIENTS else RecordingWorld
+    worlds = [record(trials.table, _flat(tensors), prefix) for prefix in ("l", "r")]
     error = ""
     try:
         left, right = trials.both_sides(values, *worlds)
@@ -31,8 +50,109 @@ def program_text(trials: Trials, values: Mapping[str, Any], layouts: Mapping[str
     for world, end in zip(worlds, ends, strict=True):
         lines += world.lines
         lines += [end] if end else []
-    lines.append(f"# then: {error}" if error else 'print(left, right, sep="\\n")')
-    return "\n".join(lines)
+    if error:
+        return "\n".join([*lines, f"# then: {error}"])
+    if kind == COMPILED:
+        return "\n".join(_compiled(lines, worlds[1].lines, ends[1], list(tensors)))
+    lines.append('print(left, right, sep="\\n")')
+    if kind == GRADIENTS:
+        lines += _gradient_lines(wanted, list(left.values()))
+    elif kind == ALIASING:
+        lines += _aliasing_lines(tensors, len(left))
+    elif kind == VALUES:
+        lines += _value_lines(trials, values, list(left.values()))
+    text = "\n".join(lines)
+    if kind == VALUES and not _fails(text):
+        text += "\n# Kernels of this machine hide the difference: it shows where sums are added"
+        text += "\n# in the order of their index and other functions are rounded once."
+    return text
+
+
+def _value_lines(trials: Trials, values: Mapping[str, Any], left: Sequence[Any]) -> list[str]:
+    """Closeness to a tolerance that the failure exceeds; equal zeros where signs count."""
+    kind, numerics = trials.rule.numerics.float_class, trials.rule.numerics
+    lines = []
+    for place, root in enumerate(left):
+        if not isinstance(root, torch.Tensor):
+            continue
+        at = "" if len(left) == 1 else f"[{place}]"
+        rtol, atol = numerics.rtol, numerics.atol
+        if kind != "approximate":
+            rtol, atol = 0.0, trials.tolerance(values, root.dtype)
+        lines.append(
+            f"torch.testing.assert_close(right{at}, left{at}, rtol={rtol:g}, atol={atol:g},"
+            " equal_nan=True)"
+        )
+        if kind == "exact" and root.is_floating_point():
+            lines.append(
+                f"assert torch.where(left{at} == 0, left{at}.signbit() == right{at}.signbit(),"
+                ' True).all(), "zeros of another sign"'
+            )
+    return lines
+
+
+def _gradient_lines(names: Sequence[str], left: Sequence[Any]) -> list[str]:
+    sides = [("left", "right")]
+    if len(left) != 1:
+        sides = [(f"left[{place}]", f"right[{place}]") for place in range(len(left))]
+    wanted = ", ".join(names)
+    lines = []
+    for pair in sides:
+        for side, name in zip(pair, ("left_grads", "right_grads"), strict=True):
+            lines.append(
+                f"{name} = torch.autograd.grad(({side} * torch.arange({side}.numel(),"
+                f" dtype={side}.dtype).view({side}.shape).cos()).sum(), [{wanted}],"
+                " allow_unused=True, retain_graph=True, materialize_grads=True)"
+            )
+        lines.append("torch.testing.assert_close(right_grads, left_grads, rtol=1e-8, atol=1e-8)")
+    return lines
+
+
+def _aliasing_lines(tensors: Mapping[str, Any], count: int) -> list[str]:
+    """Whether results lie in the memory of an input, and where there."""
+    lines = [
+        "def place(t, x):",
+        "    shared = t.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()",
+        "    return (t.stride(), t.storage_offset()) if shared else None",
+    ]
+    for name, tensor in tensors.items():
+        for at in [""] if count == 1 else [f"[{place}]" for place in range(count)]:
+            if isinstance(tensor, torch.Tensor):
+                lines.append(f"assert place(left{at}, {name}) == place(right{at}, {name})")
+    return lines
+
+
+def _compiled(
+    lines: Sequence[str], body: Sequence[str], end: str, names: Sequence[str]
+) -> list[str]:
+    inputs = list(lines[: len(_HEAD) + len(names)])
+    arguments = ", ".join(names)
+    return [
+        inputs[0],
+        "import eqsat",
+        *inputs[1:],
+        f"def side({arguments}):",
+        *(f"    {line}" for line in body),
+        f"    return {end.partition(' = ')[2]}",
+        f"expected = side({arguments})",
+        'compiled = torch.compile(side, backend="eqsat", options={"disable": ["*"]})',
+        f"found = compiled({arguments})",
+        'print(expected, found, sep="\\n")',
+        "torch.testing.assert_close(found, expected, equal_nan=True)",
+    ]
+
+
+def _fails(text: str) -> bool:
+    """Whether a program ends in an exception, as it should."""
+    try:
+        exec(compile(text.replace("print(", "str("), "<example>", "exec"), {})
+    except Exception:
+        return True
+    return False
+
+
+def _is_differentiable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _flat(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +177,7 @@ def input_text(value: Any, spec: TensorSpec | tuple[TensorSpec, ...] | None) -> 
         parts = (input_text(item, one) for item, one in zip(value, specs, strict=True))
         return f"[{', '.join(parts)}]"
     layout = spec.layout if isinstance(spec, TensorSpec) else "contiguous"
-    if layout == "expanded" and value.dim() and value.shape[0]:
+    if layout == "expanded" and value.dim() and value.shape[0] and value.stride(0) == 0:
         return f"{_literal(value[:1])}.expand({list(value.shape)})"
     if value.is_contiguous() and value.numel():
         return _literal(value)
@@ -68,4 +188,17 @@ def input_text(value: Any, spec: TensorSpec | tuple[TensorSpec, ...] | None) -> 
 
 
 def _literal(value: torch.Tensor) -> str:
+    """The elements; of a large tensor with one value in most places, only the others."""
+    value = value.detach()
+    flat = value.flatten()
+    if value.numel() > _SHORT and not value.is_complex():
+        common = flat.mode().values if value.dtype is not torch.bool else flat[0]
+        others = (flat != common).nonzero().flatten().tolist()
+        if len(others) * 4 < value.numel() and not math.isnan(float(common)):
+            filled = f"torch.full({list(value.shape)}, {common.item()!r}, dtype={value.dtype})"
+            if not others:
+                return filled
+            places = f"torch.tensor({others})"
+            numbers = f"torch.tensor({flat[others].tolist()}, dtype={value.dtype})"
+            return f"{filled}.put_({places}, {numbers})"
     return f"torch.tensor({value.tolist()}, dtype={value.dtype})"

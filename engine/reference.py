@@ -69,12 +69,7 @@ class WideWorld(TensorWorld):
     """Everything in float64: casts between float dtypes change nothing."""
 
     def emit(self, op: Op, args: Sequence[Any]) -> Any:
-        if op is not GETITEM:
-            args = [_widened(arg) for arg in args]
-        place = op.place("half_to_float")
-        if place is not None:
-            args = [*args[:place], False, *args[place + 1 :]]
-        return super().emit(op, args)
+        return super().emit(op, _wide_args(op, args))
 
 
 class RecordingWorld(TensorWorld):
@@ -116,6 +111,21 @@ class RecordingWorld(TensorWorld):
         if isinstance(value, torch.device):
             return repr(value.type)
         return repr(value)
+
+
+class WideRecordingWorld(RecordingWorld):
+    """Writes down what `WideWorld` calls."""
+
+    def emit(self, op: Op, args: Sequence[Any]) -> Any:
+        return super().emit(op, _wide_args(op, args))
+
+
+def _wide_args(op: Op, args: Sequence[Any]) -> Sequence[Any]:
+    if op is GETITEM:
+        return args
+    place = op.place("half_to_float")
+    args = [_widened(arg) for arg in args]
+    return args if place is None else [*args[:place], False, *args[place + 1 :]]
 
 
 def _callable_text(target: Any) -> str:
@@ -207,7 +217,8 @@ def _single(value: float) -> float:
 
 def _widened(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.to(_WIDE) if value.is_floating_point() else value
+        narrow = value.is_floating_point() and value.dtype is not _WIDE
+        return value.to(_WIDE) if narrow else value  # the same object: recorded by its id
     if isinstance(value, torch.dtype):
         return _WIDE if value.is_floating_point else value
     if isinstance(value, list):

@@ -45,7 +45,9 @@ class StageReport:
     """status: "changed", "unchanged" (the graph given came back), "skipped", "failed".
 
     `nodes_*` count call nodes, `cost_*` are seconds by the cost model, `seconds` is the wall
-    time and `times` its parts; `egraph_nodes` counts all forms that were considered."""
+    time and `times` its parts, `cpu_times` the same parts in CPU seconds of the thread;
+    `egraph_nodes` counts all forms that were considered. `missed` counts per
+    rule the matches of its left side for which a condition failed."""
 
     stage: str
     status: str
@@ -56,10 +58,12 @@ class StageReport:
     cost_after: float = 0.0
     seconds: float = 0.0
     times: Mapping[str, float] = field(default_factory=dict)
+    cpu_times: Mapping[str, float] = field(default_factory=dict)
     rounds: int = 0
     egraph_nodes: int = 0
     egraph_classes: int = 0
     firings: tuple[Fired, ...] = ()
+    missed: Mapping[str, int] = field(default_factory=dict)
     budgets: tuple[Budget, ...] = ()
     disabled: tuple[Disabled, ...] = ()
 

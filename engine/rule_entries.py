@@ -7,6 +7,7 @@ that still knows where its names were written, so that the checks can point at t
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,28 +32,42 @@ from .expr import (
 from .fields import Fields, form
 from .rule import NUMERICS, Assumption, Case, Condition, Numerics, Rule, VarType
 from .source import suggestion
-from .syntax import DTYPES, parse, parse_type
+from .syntax import DTYPES, parse
+from .targeting import target_names, unknown_names
+from .type_syntax import parse_type
 
 ROOT = "out"
+MEMBERS = 200  # of one family
+WRITTEN_OUT = 4000  # parts of a right side whose pieces are written out
 ASSUMPTIONS = ("no_overflow", "finite", "no_nan", "no_signed_zero")
 _DOTTED = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A rule under check. `spans` gives the place of a var, root or let by (field, name)."""
+    """A rule under check. `spans` gives the place of a var, root or let by (field, name), also
+    of those that could not be read. `broken` names the fields with mistakes and `unread` the
+    words of texts that could not be parsed."""
 
     rule: Rule
     spans: Mapping[tuple[str, str], Span]
-    sound: bool
     base: str  # the name as written, without member and direction
     family: Mapping[str, Span] = field(default_factory=dict)
     back: bool = False
+    broken: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
+
+    @property
+    def lost(self) -> set[str]:
+        """Names that could not be read, or of which nothing is known."""
+        read = {"vars": self.rule.vars, "match": self.rule.match, "let": self.rule.lets}
+        names = {name for field, name in self.spans if name not in read.get(field, {})}
+        return {*names, *self.unread} if self.broken else set()
 
 
 def read_rule(fields: Fields, folder: str, stage: str) -> list[Draft]:
-    """The drafts of one entry. Where the entry has mistakes they are unsound, and only their
-    names are to be used."""
+    """The drafts of one entry. Where the entry has mistakes, `broken` says in which fields; the
+    others can still be checked."""
     numerics = _numerics(fields)
     spans: dict[tuple[str, str], Span] = {}
     rule = Rule(
@@ -78,20 +93,32 @@ def read_rule(fields: Fields, folder: str, stage: str) -> list[Draft]:
     both_ways = fields.flag("both_ways", False)
     members = _members(fields)
     _check_family(fields, rule, members[0])
+    _check_pieces(fields, rule)
+    broken, unread = frozenset(fields.broken), frozenset(fields.unread)
+    if "for" in broken:
+        family = {key.text: key.span for key in _keys(fields.values.get("for"))}
+        return [Draft(rule, spans, rule.name, family, broken=broken, unread=unread)]
     drafts: list[Draft] = []
     for member in members:
         one = _expand(rule, member) if member else rule
         family = {key: value.span for key, value in member.items()}
-        drafts.append(Draft(one, spans, fields.sound, rule.name, family))
-        if both_ways and fields.sound:
+        drafts.append(Draft(one, spans, rule.name, family, broken=broken, unread=unread))
+        if both_ways and not broken:
             back = _turn_around(one)
             back_spans = dict(spans) | {
                 ("match", root): spans[("make", root)]
                 for root in one.make
                 if ("make", root) in spans
             }
-            drafts.append(Draft(back, back_spans, fields.sound, rule.name, family, back=True))
+            drafts.append(Draft(back, back_spans, rule.name, family, back=True))
     return drafts
+
+
+def _keys(node: Node | None) -> list[Scalar]:
+    """The keys of a map, or of all maps of a list."""
+    if isinstance(node, MappingNode):
+        return [key for key, _ in node.pairs]
+    return [key for item in node.items for key in _keys(item)] if isinstance(node, Items) else []
 
 
 def _vars(fields: Fields, spans: dict[tuple[str, str], Span]) -> dict[str, VarType]:
@@ -248,6 +275,10 @@ def _device(fields: Fields) -> Expr | str | None:
     if isinstance(expr, Name | Literal | Sequence):
         hint = suggestion(value.text, ("cpu", "cuda")) or "cpu, cuda, or a condition"
         fields.error(value.span, "E310", f"'{value.text}' is not a device", hint)
+        return None
+    for part, name in unknown_names(expr) if expr is not None else ():
+        hint = suggestion(name, target_names()) or f"it has: {', '.join(target_names())}"
+        fields.error(part.span, "E310", f"a target has no '{name}'", hint)
     return expr
 
 
@@ -266,6 +297,11 @@ def _members(fields: Fields) -> list[dict[str, Scalar]]:
             message = f"'{key.text}' needs a list of names or numbers"
             fields.error(value.span, "E317", message, "for: {f: [relu, tanh]}")
             return [{}]
+    count = math.prod(map(len, choices))
+    if count > MEMBERS:
+        message = f"this family has {count} members, and {MEMBERS} are the most"
+        fields.error(fields.span("for"), "E317", message, "a list of maps pairs them")
+        return [{}]
     return [dict(member) for member in itertools.product(*choices)] or [{}]
 
 
@@ -280,6 +316,22 @@ def _check_family(fields: Fields, rule: Rule, member: Mapping[str, Scalar]) -> N
             fields.error(fields.span("for"), "E317", message)
 
 
+def _check_pieces(fields: Fields, rule: Rule) -> None:
+    """Pieces that name earlier pieces more than once may double the right side each time."""
+    sizes: dict[str, int] = {}
+
+    def size(expr: Expr) -> int:
+        return sum(sizes.get(node.id, 1) if isinstance(node, Name) else 1 for node in walk(expr))
+
+    for name, expr in rule.lets.items():
+        sizes[name] = size(expr)
+    for name in rule.lets:
+        if sizes[name] > WRITTEN_OUT:
+            message = f"'{name}' has {sizes[name]} parts when its pieces are written out"
+            fields.error(rule.lets[name].span, "E321", message, f"{WRITTEN_OUT} are the most")
+            return
+
+
 def _paired(fields: Fields, node: Items) -> list[dict[str, Scalar]]:
     members: list[dict[str, Scalar]] = []
     for item in node.items:
@@ -290,8 +342,8 @@ def _paired(fields: Fields, node: Items) -> list[dict[str, Scalar]]:
             fields.error(item.span, "E317", "a member of a family is a map", hint)
             return [{}]
         if members and set(member) != set(members[0]):
-            message = f"this member has {sorted(member)}, the first {sorted(members[0])}"
-            fields.error(item.span, "E317", message)
+            message = f"this member has {', '.join(member)}, the first {', '.join(members[0])}"
+            fields.error(item.span, "E317", message, "all members have the same keys")
             return [{}]
         members.append(member)
     return members or [{}]

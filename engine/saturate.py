@@ -46,7 +46,11 @@ _BASE = (
 
 # A query that may have more rows than this is not run.
 _MOST_ROWS = 100_000
+# A rule that makes more than this part of a phase's nodes runs away: rules that make nodes for
+# every node of a graph stay below it.
+_MOST_OF_GROWTH = 0.75
 
+_RUN = "(run-schedule (run {}))"
 _PARSED: dict[str, tuple[Any, ...]] = {}
 _KEPT_TEXTS = 20_000
 
@@ -89,6 +93,8 @@ class Saturator:
         self._owners: list[int] = []  # the class of every node in that state
         self._keys: dict[int, set[tuple[int, ...]]] = {}  # per pattern what was instantiated
         self._instantiated: dict[str, int] = {}  # per folder how many constructors it saw
+        self._made: dict[str, int] = {}  # nodes that each rule made in this phase
+        self._stopped: set[str] = set()  # rules that are not run any more
         self._numbers = {
             id(pattern): number
             for number, pattern in enumerate(p for group in patterns.values() for p in group)
@@ -103,12 +109,18 @@ class Saturator:
 
     def run(self, phase: Phase, folders: Sequence[str], limit: int) -> None:
         """Rounds of the rules in `folders` until nothing changes or a bound of `phase` is
-        reached. `limit` is the greatest number of nodes the e-graph may have."""
+        reached. `limit` is the greatest number of nodes the e-graph may have; a rule that alone
+        makes most of them is set aside for this graph, so that the others have the rest."""
+        self._made.clear()
+        most = int(_MOST_OF_GROWTH * max(0, limit - len(self.graph)))
         for _ in range(phase.iterations):
             self._flush()
             self._instantiate(folders)
             self.rounds += 1
-            changed = self._apply(phase, self._search(phase, folders), limit)
+            running = self._search(phase, folders)
+            changed = False
+            for one in running:
+                changed |= self._use(one, phase, most, limit)
             if not changed:
                 break
         else:
@@ -145,6 +157,8 @@ class Saturator:
                 continue
             self._instantiated[folder] = count
             for pattern in self.patterns[folder]:
+                if pattern.rule.name in self._stopped:
+                    continue
                 number = self._numbers[id(pattern)]
                 keys = self._keys.setdefault(number, set())
                 for key, query in queries(pattern, by_op, number, keys, ordered):
@@ -165,12 +179,57 @@ class Saturator:
                     else:
                         chosen.append(running)
         if chosen:
-            self._run([f"(run-schedule (run {running.query.ruleset}))" for running in chosen])
+            chosen = self._find_rows(chosen)
             functions = self._engine.freeze().functions
             for running in chosen:
                 running.state = self._state
                 self._read(running, functions[running.query.relation].rows)
         return [one for folder in folders for one in self._running[folder] if one.waiting]
+
+    def _find_rows(self, chosen: Sequence[_Running]) -> list[_Running]:
+        """Lets egglog find the rows of queries; gives the queries that it could run. The rule
+        of one that makes it panic is disabled, and a fresh engine takes over."""
+        wanted = list(chosen)
+        try:
+            self._run([_RUN.format(running.query.ruleset) for running in wanted])
+            return wanted
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic is no Exception, and does not say whose it is
+            self._restart()
+        found: list[_Running] = []
+        while wanted:
+            running = wanted.pop(0)
+            try:
+                self._run([_RUN.format(running.query.ruleset)])
+                found.append(running)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                rule = running.query.pattern.rule
+                self.applier.disabled[rule.name] = (rule, f"egglog: {error}")
+                self._stop(rule.name)
+                self._restart()
+                wanted = [r for r in (*found, *wanted) if r.query.pattern.rule.name != rule.name]
+                found = []
+        return found
+
+    def _restart(self) -> None:
+        """A fresh engine that is told all the mirror knows: after a panic the old one may hold
+        anything."""
+        self._engine = Engine(fact_directory=str(self._folder))
+        self._sent = self._declared = 0
+        self._loaders.clear()
+        graph = self.graph
+        self._unions = [
+            (node, graph.find(node)) for node in range(len(graph)) if graph.find(node) != node
+        ]
+        self._run(_BASE)
+        self._flush()
+        queries = [running for group in self._running.values() for running in group]
+        for running in queries:
+            running.read, running.state = 0, -1
+        self._run([text for running in queries for text in running.query.text])
 
     def _may_have_new_rows(self, running: _Running) -> bool:
         """Whether a node that the query could match is new, or in another class, since."""
@@ -185,12 +244,6 @@ class Saturator:
         if budget not in self.budgets:
             self.budgets.append(budget)
 
-    def _apply(self, phase: Phase, running: Sequence[_Running], limit: int) -> bool:
-        changed = False
-        for one in running:
-            changed |= self._use(one, phase.matches, limit)
-        return changed
-
     def _read(self, running: _Running, rows: Sequence[Any]) -> None:
         number = self._engine.value_to_i64
         fresh = [tuple(map(number, row.inputs)) for row in rows[running.read :]]
@@ -198,22 +251,41 @@ class Saturator:
         fresh.sort()
         running.waiting.extend(fresh)
 
-    def _use(self, running: _Running, matches: int, limit: int) -> bool:
-        """Applies waiting rows until `matches` of them held; whether any changed the graph."""
+    def _use(self, running: _Running, phase: Phase, most: int, limit: int) -> bool:
+        """Applies waiting rows until as many as the phase allows held, or until the rule has
+        made more than `most` nodes in it; whether any changed the graph."""
         find, count = self.graph.find, running.query.classes
+        rule, matches = running.query.pattern.rule.name, phase.matches
+        made = self._made.get(rule, 0)
         changed = False
-        while running.waiting and matches > 0 and len(self.graph) < limit:
+        while running.waiting and matches > 0 and len(self.graph) < limit and made <= most:
             raw = running.waiting.popleft()
             row = (*map(find, raw[:count]), *raw[count:])
             if row in running.seen:
                 continue
             running.seen.add(row)
+            size = len(self.graph)
             unions = self.applier.apply(running.query, row)
             if unions is not None:
                 matches -= 1
+                made += len(self.graph) - size
                 changed |= bool(unions)
                 self._unions += unions
+        self._made[rule] = made
+        if made > most:
+            self._set_aside(rule, Budget(phase.name, f"nodes of {rule}", most))
         return changed
+
+    def _set_aside(self, rule: str, budget: Budget) -> None:
+        """Stops a rule for the rest of this graph."""
+        if budget not in self.budgets:
+            self.budgets.append(budget)
+        self._stop(rule)
+
+    def _stop(self, rule: str) -> None:
+        for folder, running in self._running.items():
+            self._running[folder] = [r for r in running if r.query.pattern.rule.name != rule]
+        self._stopped.add(rule)
 
     def _flush(self) -> None:
         """Sends new nodes, places and unions, and learns which classes became one."""

@@ -8,14 +8,15 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import yaml
+from .expr import Span
+from .files import RULES
+from .settings import Settings, read_settings
+from .source import suggestion
 
-RULES = Path(__file__).resolve().parent.parent / "rules"
 STAGES = ("pre_grad", "trace", "joint", "post_grad")
 
 
@@ -37,6 +38,9 @@ class Phase:
     others: bool = False
 
 
+_PHASE = ("phase", *(field.name for field in fields(Phase) if field.name != "name"))
+
+
 @dataclass(frozen=True)
 class Schedule:
     folders: Mapping[str, str]
@@ -56,31 +60,46 @@ class Schedule:
 def load_schedule(path: Path | None = None) -> Schedule:
     """Reads a schedule; without `path` the built-in one.
 
-    Raises ValueError naming the file and the entry where something does not fit.
+    Raises RuleErrors with every mistake and its place.
     """
     return _load(path or RULES / "schedule.yaml")
 
 
 @lru_cache(maxsize=8)
 def _load(path: Path) -> Schedule:
-    data = yaml.safe_load(path.read_text())
-    folders = {str(key): str(value) for key, value in data["folders"].items()}
-    for folder, stage in folders.items():
-        if stage not in STAGES:
-            raise ValueError(f"{path}: folder {folder!r} names an unknown stage {stage!r}")
-    stages = {}
-    for stage, entries in data["stages"].items():
-        if stage not in STAGES:
-            raise ValueError(f"{path}: unknown stage {stage!r}")
-        stages[stage] = tuple(_phase(path, entry) for entry in entries)
-    return Schedule(folders, stages, str(data.get("default", "post_grad")))
+    settings = read_settings(path)
+    settings.only(("folders", "stages", "default"), "a schedule")
+    settings.need(("folders", "stages"), "a schedule")
+    folders = settings.map("folders")
+    for name in folders.values:
+        _check_stage(folders, folders.places[name], folders.text(name))
+    default = settings.text("default", "post_grad")
+    if "default" in settings.values:
+        _check_stage(settings, settings.values["default"].span, default)
+    stages = settings.map("stages")
+    phases: dict[str, tuple[Phase, ...]] = {}
+    for stage in stages.values:
+        _check_stage(stages, stages.places[stage], stage)
+        phases[stage] = tuple(_phase(entry) for entry in stages.maps(stage))
+    settings.finish()
+    return Schedule({name: folders.text(name) for name in folders.values}, phases, default)
 
 
-def _phase(path: Path, entry: Mapping[str, Any]) -> Phase:
-    known = {"phase", "folders", "iterations", "matches", "growth", "least", "others"}
-    unknown = sorted(set(entry) - known)
-    if unknown or "phase" not in entry:
-        problem = f"unknown fields {unknown}" if unknown else "no name"
-        raise ValueError(f"{path}: phase {entry.get('phase', '?')!r}: {problem}")
-    fields = {key: value for key, value in entry.items() if key not in ("phase", "folders")}
-    return Phase(str(entry["phase"]), tuple(map(str, entry.get("folders", ()))), **fields)
+def _check_stage(settings: Settings, span: Span, stage: str) -> None:
+    if stage not in STAGES:
+        hint = suggestion(stage, STAGES) or f"one of: {', '.join(STAGES)}"
+        settings.error(span, "E114", f"'{stage}' is not a stage", hint)
+
+
+def _phase(entry: Settings) -> Phase:
+    entry.only(_PHASE, "a phase")
+    entry.need(("phase",), "this phase")
+    return Phase(
+        entry.text("phase"),
+        tuple(folder.text for folder in entry.words("folders")),
+        int(entry.number("iterations", Phase.iterations, whole=True)),
+        int(entry.number("matches", Phase.matches, whole=True)),
+        entry.number("growth", Phase.growth),
+        int(entry.number("least", Phase.least, whole=True)),
+        entry.flag("others"),
+    )

@@ -11,16 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .fields import KINDS, FieldSpec
+from .fields import KINDS, STAGES, FieldSpec
 from .rule import NUMERICS
 
 # Which kinds of entries a file of each folder holds.
+# A file of rules may hold any of them: `pack.json` is for the files of users.
 FILES: Mapping[str, tuple[str, ...]] = {
     "rule": ("rule",),
     "fusion": ("fuse", "forbid", "prefer"),
     "scalar": ("scalar",),
     "op": ("op",),
+    "pack": ("rule", "fuse", "forbid", "prefer", "scalar", "op"),
 }
+_DRAFT = "http://json-schema.org/draft-07/schema#"
 _TEXT: Mapping[str, Any] = {"type": ["string", "number", "boolean"]}
 _TEXTS: Mapping[str, Any] = {"type": "array", "items": _TEXT}
 _VALUES: Mapping[str, Any] = {"type": "object", "additionalProperties": _TEXT}
@@ -82,11 +85,84 @@ _FORMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_NUMBER: Mapping[str, Any] = {"type": "number", "minimum": 0}
+_TARGET: Mapping[str, Any] = {
+    "doc": {"description": "What machine this is.", "type": "string"},
+    "name": {"description": "The file's name without .yaml.", "type": "string"},
+    "device": {"description": "The device type, as torch calls it.", "type": "string"},
+    "bandwidth": {"description": "Bytes per second from memory.", **_NUMBER},
+    "cache_bandwidth": {"description": "Bytes per second from the cache.", **_NUMBER},
+    "cache": {"description": "Bytes that fit into the cache.", **_NUMBER},
+    "flops": {
+        "description": "Peak of matrix products per dtype; `any` for those not listed.",
+        "type": "object",
+        "additionalProperties": _NUMBER,
+        "required": ["any"],
+    },
+    "scalar_flops": {"description": "Elementwise operations per second.", **_NUMBER},
+    "launch": {"description": "Seconds that a generated kernel costs at least.", **_NUMBER},
+    "extern": {"description": "Seconds that a call into ATen costs at least.", **_NUMBER},
+    "reduction": {"description": "The share of a launch that a reduction pays.", **_NUMBER},
+    "view": {"description": "Seconds that keeping one more node costs.", **_NUMBER},
+    "memory": {"description": "Seconds per byte of a folded constant.", **_NUMBER},
+}
+_STAGE: Mapping[str, Any] = {"enum": list(STAGES)}
+_PHASE: Mapping[str, Any] = {
+    "phase": {"description": "The name of the phase, for reports.", "type": "string"},
+    "folders": {
+        "description": "Folders whose rules run together, round by round.",
+        "type": "array",
+        "items": {"type": "string"},
+    },
+    "iterations": {"description": "Rounds at most.", "type": "integer", "minimum": 1},
+    "matches": {"description": "Matches per rule and round.", "type": "integer", "minimum": 1},
+    "growth": {"description": "Nodes added, as a multiple of the graph's.", **_NUMBER},
+    "least": {"description": "... but at least this many.", "type": "integer", "minimum": 0},
+    "others": {
+        "description": "This phase also takes folders that are named nowhere.",
+        "type": "boolean",
+    },
+}
+_SCHEDULE: Mapping[str, Any] = {
+    "default": {"description": "The stage of folders that are not named.", **_STAGE},
+    "folders": {
+        "description": "The stage that a folder's rules belong to.",
+        "type": "object",
+        "additionalProperties": _STAGE,
+    },
+    "stages": {
+        "description": "Per stage its phases, in order.",
+        "type": "object",
+        "additionalProperties": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": _PHASE,
+                "required": ["phase"],
+                "additionalProperties": False,
+            },
+        },
+    },
+}
+
+
 def schema_texts() -> dict[str, str]:
     """File name to text, for every schema."""
+    schemas = {name: _schema(name, kinds) for name, kinds in FILES.items()}
+    needed = [name for name in _TARGET if name != "doc"]
+    schemas["target"] = _settings("target", _TARGET, needed)
+    schemas["schedule"] = _settings("schedule", _SCHEDULE, ["folders", "stages"])
+    return {f"{name}.json": json.dumps(one, indent=2) + "\n" for name, one in schemas.items()}
+
+
+def _settings(name: str, fields: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
     return {
-        f"{name}.json": json.dumps(_schema(name, kinds), indent=2) + "\n"
-        for name, kinds in FILES.items()
+        "$schema": _DRAFT,
+        "title": f"eqsat: {name} files",
+        "type": "object",
+        "properties": fields,
+        "required": required,
+        "additionalProperties": False,
     }
 
 
@@ -100,7 +176,7 @@ def write_schemas(folder: Path) -> None:
 def _schema(name: str, kinds: tuple[str, ...]) -> dict[str, Any]:
     entries = [_entry(kind) for kind in kinds]
     return {
-        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$schema": _DRAFT,
         "title": f"eqsat: {name} files",
         "type": "array",
         "items": entries[0] if len(entries) == 1 else {"anyOf": entries},

@@ -6,13 +6,14 @@ Takes a `Draft`; reports clashing, unbound and unused names, and roots that do n
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
+from .dtypes import DTYPES as TORCH_DTYPES
 from .expr import Binary, Call, Expr, Field, Name, Negative, Span, names
 from .kinds import is_tensor, parts, tensor_vars, walk_values
 from .rule import Rule, TensorType
 from .rule_entries import ROOT, Draft
-from .source import Problems, suggestion
+from .source import Problems, look_alikes, suggestion
 from .syntax import DTYPES, FLOAT_WORDS
 
 _RESERVED = (*DTYPES, *FLOAT_WORDS, "true", "false")
@@ -24,9 +25,14 @@ def check_scope(draft: Draft, problems: Problems) -> None:
     letters = size_letters(rule)
     roots, attributes = set(named_roots(rule)), hows(rule)
     pieces = set(rule.lets)
-    _check_clashes(draft, problems)
-    _check_sizes(draft, set(letters), problems)
-    known = {*rule.vars, *letters}
+    lost = draft.lost
+    if "vars" in draft.broken and not any(field == "vars" for field, _ in draft.spans):
+        return  # no name is known
+    refused = _check_clashes(draft, problems)
+    if not all(map(str.isascii, refused)):
+        return  # which names are meant by those that look alike is not known
+    _check_sizes(draft, {*letters, *lost}, problems)
+    known = {*rule.vars, *letters, *lost, *draft.family}
     for expr in rule.match.values():
         _check_known(expr, known | attributes, roots | pieces, problems)
     for condition in rule.when:
@@ -40,7 +46,7 @@ def check_scope(draft: Draft, problems: Problems) -> None:
         known.add(name)
     for expr in rule.make.values():
         _check_known(expr, known, roots, problems)
-    _check_bound(draft, problems)
+    _check_bound(draft, refused, problems)
     _check_lets(draft, problems)
     _check_roots(draft, problems)
 
@@ -70,7 +76,8 @@ def named_roots(rule: Rule) -> tuple[str, ...]:
     return () if list(rule.match) == [ROOT] else tuple(rule.match)
 
 
-def _check_clashes(draft: Draft, problems: Problems) -> None:
+def _check_clashes(draft: Draft, problems: Problems) -> set[str]:
+    """Gives the names that cannot be names."""
     rule, spans = draft.rule, draft.spans
     groups: tuple[tuple[str, Iterable[tuple[str, Span]]], ...] = (
         ("a variable", [(name, spans[("vars", name)]) for name in rule.vars]),
@@ -81,17 +88,20 @@ def _check_clashes(draft: Draft, problems: Problems) -> None:
         ("a family key", draft.family.items()),
     )
     taken: dict[str, str] = {}
+    refused: set[str] = set()
     for what, members in groups:
         for name, span in members:
             if name in _RESERVED:
                 problems.error(span, "E403", f"'{name}' already means something", "rename it")
-            elif not name.isidentifier() or keyword.iskeyword(name):
-                hint = "letters, digits and '_', no Python keyword"
+            elif not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+                hint = "; ".join(("letters, digits and '_', no Python keyword", *look_alikes(name)))
                 problems.error(span, "E403", f"'{name}' cannot be a name", hint)
+                refused.add(name)
             elif name in taken:
                 message = f"'{name}' is both {taken[name]} and {what}"
                 problems.error(span, "E401", message, "all names of a rule share one namespace")
             taken.setdefault(name, what)
+    return refused
 
 
 def _check_sizes(draft: Draft, letters: Set[str], problems: Problems) -> None:
@@ -100,7 +110,8 @@ def _check_sizes(draft: Draft, letters: Set[str], problems: Problems) -> None:
             for name in walk_values(dim):
                 if isinstance(name, Name) and name.id not in letters:
                     message = f"size '{name.id}' never stands alone, so nothing binds it"
-                    problems.error(name.span, "E404", message)
+                    hint = f"give a variable the size '{name.id}' alone"
+                    problems.error(name.span, "E404", message, hint)
 
 
 def _check_known(expr: Expr, known: Set[str], misplaced: Set[str], problems: Problems) -> None:
@@ -117,19 +128,31 @@ def _check_known(expr: Expr, known: Set[str], misplaced: Set[str], problems: Pro
             problems.error(node.span, "E405", f"'{word}' cannot be used here", hint)
         elif word not in known:
             message = f"'{word}' is not bound by vars or match"
-            problems.error(node.span, "E402", message, suggestion(word, known))
+            problems.error(node.span, "E402", message, _meant(node, word, known))
 
 
-def _check_bound(draft: Draft, problems: Problems) -> None:
+def _meant(node: Expr, word: str, known: Set[str]) -> str | None:
+    """A hint for an unknown name: the rule language's word for a dtype, or a name like it."""
+    spelled = node.name if isinstance(node, Field) and word == "torch" else word
+    dtype = next((w for w, dtype in TORCH_DTYPES.items() if str(dtype) == f"torch.{spelled}"), None)
+    return f"write {dtype}" if dtype is not None else suggestion(word, known)
+
+
+def _check_bound(draft: Draft, refused: Set[str], problems: Problems) -> None:
     """Every variable must be found by matching the left side."""
     rule = draft.rule
+    if "match" in draft.broken:
+        return
     tensors = tensor_vars(rule.vars)
     used: set[str] = set()
     bound: set[str] = set()
+    methods: set[str] = set()
     for expr in rule.match.values():
         used |= names(expr)
+        # `x.relu()` is no call of the language, but it does speak of x.
+        methods |= {n.fn.split(".")[0] for n in walk_values(expr) if isinstance(n, Call)}
         bound |= {expr.id} if isinstance(expr, Name) else _binding(expr, tensors)
-    for name in rule.vars:
+    for name in rule.vars.keys() - refused - (methods - used):
         span = draft.spans[("vars", name)]
         if name not in used and draft.back:
             message = f"'{name}' would be unbound from right to left"
@@ -153,6 +176,8 @@ def _binding(expr: Expr, tensors: Set[str]) -> set[str]:
 
 def _check_lets(draft: Draft, problems: Problems) -> None:
     rule = draft.rule
+    if draft.broken & {"let", "make"}:
+        return
     used: set[str] = set()
     for expr in (*rule.lets.values(), *rule.make.values()):
         used |= names(expr)
@@ -164,8 +189,13 @@ def _check_lets(draft: Draft, problems: Problems) -> None:
 
 def _check_roots(draft: Draft, problems: Problems) -> None:
     rule, spans = draft.rule, draft.spans
-    if set(rule.match) != set(rule.make):
-        left, right = sorted(rule.match), sorted(rule.make)
+    if not draft.broken & {"match", "make"} and set(rule.match) != set(rule.make):
+        left, right = list(rule.match), list(rule.make)
         surplus = [root for root in right if root not in left and ("make", root) in spans]
         span = spans[("make", surplus[0])] if surplus else next(iter(rule.make.values())).span
-        problems.error(span, "E409", f"make answers {right} but match has {left}")
+        message = f"make has {_listed(right)}, but match has {_listed(left)}"
+        problems.error(span, "E409", message, "both sides have the same roots")
+
+
+def _listed(roots: Sequence[str]) -> str:
+    return "one expression" if list(roots) == [ROOT] else f"the roots {', '.join(roots)}"

@@ -3,23 +3,31 @@
 Takes hashes of what a book depends on; gives the book that was kept under them. The key holds
 the text of the loader's own files too, so an edited loader never meets an old book. A folder
 that cannot be written, or a damaged file, only costs the time of loading again.
+
+A kept rule knows where it stands, but its expressions do not: nothing asks for their places once
+the rule is checked, and without them one `Name` serves for all that are spelled alike.
 """
 
 from __future__ import annotations
 
+import copyreg
 import gc
 import hashlib
+import io
 import os
 import pickle
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from .expr import Expr, Name
 from .rule import RuleBook
 
 BOOKS = 64  # how many books are kept, the latest ones
@@ -48,7 +56,34 @@ def without_collection() -> Iterator[None]:
         yield
     finally:
         if running:
+            if not gc.get_freeze_count():
+                # Both together make every object an old one, so that the collection which is
+                # due now does not visit the whole book.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
+
+
+def _without_place(expr: Expr) -> tuple[Any, ...]:
+    """How an expression is pickled: `span` falls back to the class's own."""
+    state = {key: value for key, value in expr.__dict__.items() if key != "span"}
+    return copyreg.__newobj__, (type(expr),), state  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=4096)
+def _shared_name(word: str) -> Name:
+    return Name(word)
+
+
+def _as_shared(name: Name) -> tuple[Any, ...]:
+    return _shared_name, (name.id,)
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = copyreg.dispatch_table | {
+        **{kind: _without_place for kind in Expr.__subclasses__()},
+        Name: _as_shared,
+    }
 
 
 class Shelf:
@@ -61,10 +96,11 @@ class Shelf:
     def take(self) -> RuleBook | None:
         """The book, or None where none was kept."""
         try:
-            book = pickle.loads(self.path.read_bytes())
+            file = io.BytesIO(self.path.read_bytes())
+            book = pickle.load(file)
+            return replace(book, fuse=pickle.load(file)) if isinstance(book, RuleBook) else None
         except Exception:  # whatever a damaged file makes of pickle, it only means "not kept"
             return None
-        return book if isinstance(book, RuleBook) else None
 
     def keep(self, book: RuleBook) -> None:
         """Writes the book so that a reader finds it whole or not at all."""
@@ -72,7 +108,9 @@ class Shelf:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.path.parent, suffix=".pickle")
             with os.fdopen(handle, "wb") as file:
-                pickle.dump(book, file, protocol=pickle.HIGHEST_PROTOCOL)
+                _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(replace(book, fuse=()))
+                # Lowering still tells where in a pair rule a mistake is.
+                pickle.dump(book.fuse, file, pickle.HIGHEST_PROTOCOL)
             os.replace(name, self.path)
             # Books of edited rule files are never asked for again; so are half-written ones.
             books = sorted(self.path.parent.glob("*.pickle"), key=lambda path: path.stat().st_mtime)

@@ -5,6 +5,7 @@ Hypothesis has shrunk the choices by then; this tries what its choices cannot sa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,9 +16,8 @@ from .draw import Structure
 from .fill import FILLINGS, TensorSpec
 from .trial import Rejected, Trials, put
 
-_TRIES = 200
+_TRIES = 300
 _SEEDS = 6
-_LARGEST = 64
 
 
 def simplest(
@@ -62,28 +62,35 @@ def _contiguous(structure: Structure) -> Structure:
 
 
 def simplified(trials: Trials, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with as many elements as possible set to 0 or 1, and still failing."""
+    """`values` with as many elements as possible set to 0 or 1, and still failing: all of a
+    tensor at once, then halves, down to single elements, as long as tries are left."""
     best, tries = dict(values), 0
     for name, tensor in values.items():
-        if not isinstance(tensor, torch.Tensor) or tensor.numel() > _LARGEST:
+        if not isinstance(tensor, torch.Tensor):
             continue
-        for place in range(tensor.numel()):
+        waiting = deque([(0, tensor.numel())])
+        while waiting:
+            start, end = waiting.popleft()
             for plain in (0, 1):
-                if tries >= _TRIES or _is(best[name].flatten()[place], plain):
-                    break
                 flat = best[name].flatten().clone()
-                flat[place] = plain
+                if tries >= _TRIES or _are(flat[start:end], plain):
+                    break
+                flat[start:end] = plain
                 changed = best | {name: put(best[name], flat.view(tensor.shape))}
                 tries += 1
                 if _fails(trials, changed):
                     best = changed
                     break
+            else:
+                middle = (start + end) // 2
+                if start < middle:
+                    waiting += [(start, middle), (middle, end)]
     return best
 
 
-def _is(value: torch.Tensor, plain: int) -> bool:
-    negative = value.is_floating_point() and bool(value.signbit())
-    return bool(value == plain) and not negative
+def _are(values: torch.Tensor, plain: int) -> bool:
+    negative = values.is_floating_point() and bool(values.signbit().any())
+    return bool((values == plain).all()) and not negative
 
 
 def _fails(trials: Trials, values: Mapping[str, Any]) -> bool:

@@ -8,6 +8,8 @@ that rule authors ever see.
 from __future__ import annotations
 
 import difflib
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -15,6 +17,7 @@ from typing import Protocol
 from .expr import Span
 
 # How alike a word must be to be offered as a correction; lower values offer nonsense.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what would move a terminal's cursor
 LINE = 120  # of a longer line only the part around the place is printed
 SIMILARITY = 0.7
 
@@ -57,7 +60,9 @@ class Diagnostic:
             return head
         number = str(self.span.line).rjust(5)
         first = max(0, self.span.col - LINE) if self.span.col > LINE else 0
-        line = self.line[first : first + LINE + 40].rstrip()
+        line = _CONTROL.sub(
+            "\N{REPLACEMENT CHARACTER}", self.line[first : first + LINE + 40]
+        ).rstrip()
         # Tabs are kept in the padding, so that the caret stands right at any tab width.
         before = line[: self.span.col - 1 - first]
         padding = "".join("\t" if letter == "\t" else " " for letter in before)
@@ -131,6 +136,13 @@ def did_you_mean(word: str, words: Iterable[str]) -> str | None:
 
 
 def suggestion(word: str, words: Iterable[str]) -> str | None:
-    """`did_you_mean` as a hint."""
+    """`did_you_mean` as a hint, with the letters that only look like those of ASCII."""
     close = did_you_mean(word, words)
-    return f"did you mean '{close}'?" if close else None
+    hints = [f"did you mean '{close}'?"] if close else []
+    return " ".join((*hints, *look_alikes(word))) or None
+
+
+def look_alikes(word: str) -> list[str]:
+    """The letters of a word that are not ASCII, in words."""
+    letters = [letter for letter in word if not letter.isascii()]
+    return [f"'{letters[0]}' is {unicodedata.name(letters[0], 'no letter')}"] if letters else []

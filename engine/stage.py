@@ -7,25 +7,24 @@ warning; EQSAT_STRICT=1 raises instead.
 
 from __future__ import annotations
 
-import operator
 import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import torch
 from torch import fx
 
 from .apply import Applier, Firing, OnFailure
 from .assumed import ParameterCheck
+from .chaos import CHEAPEST, disturbed
 from .cost import CostModel
+from .deciding import deciding_nodes
 from .decode import decode
+from .effects import Effects, effects_of
 from .egraph import LEAF, EGraph
-from .encode import Encoding, encode, has_tensor, value_of
+from .encode import Encoding, encode
 from .extract import Choice, Problem, extract
-from .metadata import SYMBOLIC
 from .ops import OpTable
 from .outputs import check_outputs
 from .pattern import Pattern, PatternError, compile_rule
@@ -34,9 +33,10 @@ from .rule import Rule, RuleBook
 from .saturate import Saturator
 from .schedule import Schedule, load_schedule
 from .target import Target, load_target
+from .targeting import suits
 
 _SHOWN_FIRINGS = 64
-_SECOND = 10**15
+SECOND = 10**15  # costs are in femtoseconds
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class StageOptions:
     """`profile` is the numerics that the rules were selected for. `weights` maps placeholders
     that are parameters to their position; `frozen` names those that may be folded; `lowered`
     is what generated kernels cover (`lowering.lowered_ops`); `inference` says that nobody will
-    differentiate the graph."""
+    differentiate the graph; `extraction` is read by `chaos.extraction_of`; `strict` raises
+    where something goes wrong."""
 
     profile: str = "default"
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -53,6 +54,8 @@ class StageOptions:
     inference: bool = False
     lowered: Mapping[str, str] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=load_schedule)
+    extraction: str = CHEAPEST
+    strict: bool = field(default_factory=lambda: os.environ.get("EQSAT_STRICT") == "1")
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def run_stage(
     """Applies the rules of `stage` to `gm`, which is left as it is.
 
     Gives `gm` itself where nothing gets cheaper. Only KeyboardInterrupt and SystemExit pass
-    through, and anything where EQSAT_STRICT=1.
+    through, and anything where `options.strict` (EQSAT_STRICT=1).
     """
     started = time.perf_counter()
     run = StageRun(gm, stage, book, table, options or StageOptions())
@@ -87,7 +90,7 @@ def run_stage(
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # egglog's panics are no Exceptions
-        if os.environ.get("EQSAT_STRICT") == "1":
+        if run.options.strict:
             raise
         reason = f"{type(error).__name__}: {error}"
         warnings.warn(f"stage {stage} is left out: {reason}", StageWarning, stacklevel=2)
@@ -109,36 +112,69 @@ class StageRun:
         self.options = options
         self.costs = CostModel(options.target, options.lowered)
         self.times: dict[str, float] = {}
+        self.cpu_times: dict[str, float] = {}
         self.applier: Applier | None = None
         self.saturator: Saturator | None = None
         self.cost_before = 0
         self.cost_after = 0
         self.chosen: dict[int, int] = {}
+        self.encoding: Encoding | None = None
+        self.choice: Choice | None = None
         self.refused: list[Disabled] = []
-        self._clock = time.perf_counter()
+        self._clock = time.perf_counter(), time.thread_time()
 
     def prepare(self, on_failure: OnFailure | None = None) -> Encoding | str:
         """Encodes and saturates; a text says why there is nothing to do. `on_failure` hears
         of every match that did not hold."""
-        rules = [rule for rule in self.book.rules if self._wanted(rule)]
+        rules = [rule for rule in self.book.rules if self.wants(rule)]
         if not rules:
             return "no rules for this stage"
-        if self.stage == "pre_grad":
-            reason = why_not_functional(self.gm)
-            if reason:
-                return reason
+        effects = effects_of(self.gm) if self.stage == "pre_grad" else Effects()
+        if effects.reason:
+            return effects.reason
+        patterns = self._patterns(rules)  # first, as torch functions are known by rules' names
+        while True:
+            encoding = self._explore(patterns, effects, on_failure)
+            if encoding is None:
+                return "no tensors"
+            assert self.applier is not None
+            if not self._made_by_disabled(self.applier):
+                return encoding
+
+    def _explore(
+        self,
+        patterns: Mapping[str, Sequence[Pattern]],
+        effects: Effects,
+        on_failure: OnFailure | None,
+    ) -> Encoding | None:
+        """Encodes the graph and saturates it, without the rules that are disabled by now."""
         options = self.options
-        encoding = encode(self.gm, self.table, weights=options.weights, frozen=options.frozen)
+        encoding = encode(
+            self.gm,
+            self.table,
+            weights=options.weights,
+            frozen=options.frozen,
+            effects=effects,
+        )
         if encoding is None:
-            return "no tensors"
-        self._tick("encode")
+            return None
+        self.encoding = encoding
         graph = encoding.graph
+        graph.deciding = deciding_nodes(encoding)
+        self._tick("encode")
         self.cost_before = self.cost_after = sum(
             self.costs.cost(graph, node) for node in range(len(graph))
         )
-        self.applier = Applier(graph, self.table, on_failure)
-        self._saturate(graph, rules, self.applier)
+        disabled = {} if self.applier is None else self.applier.disabled
+        self.applier = Applier(graph, self.table, on_failure, disabled)
+        self._saturate(graph, patterns, self.applier)
         return encoding
+
+    @staticmethod
+    def _made_by_disabled(applier: Applier) -> bool:
+        """Whether a rule that turned out to be wrong had fired: what it made, and what other
+        rules made of that, must go."""
+        return any(firing.rule.name in applier.disabled for firing in applier.firings)
 
     def run(self) -> StageResult:
         encoding = self.prepare()
@@ -148,6 +184,7 @@ class StageRun:
         if self.applier is None or not self.applier.firings:
             return StageResult(self.gm, self.report("unchanged", "no rule fired"))
         choice, classes = self._extract(encoding)
+        self.choice = choice
         members = [node for group in classes.values() for node in group]
         self.chosen = {
             owner: members[choice.node[at]] for at, owner in enumerate(classes) if at in choice.used
@@ -176,14 +213,16 @@ class StageRun:
             if graph.kind[node] != LEAF
         )
 
-    def _wanted(self, rule: Rule) -> bool:
+    def wants(self, rule: Rule) -> bool:
+        """Whether a rule is for this stage, device and kind of graph."""
         if rule.stage != self.stage:
             return False
         if not rule.grad and self.stage in ("pre_grad", "joint") and not self.options.inference:
             return False
-        return not isinstance(rule.device, str) or rule.device == self.options.target.device
+        return suits(rule, self.options.target)
 
-    def _saturate(self, graph: EGraph, rules: Sequence[Rule], applier: Applier) -> None:
+    def _patterns(self, rules: Sequence[Rule]) -> dict[str, list[Pattern]]:
+        """The left sides of rules by folder."""
         patterns: dict[str, list[Pattern]] = {}
         for rule in rules:
             try:
@@ -193,6 +232,11 @@ class StageRun:
             else:
                 patterns.setdefault(rule.folder, []).append(pattern)
         self._tick("patterns")
+        return patterns
+
+    def _saturate(
+        self, graph: EGraph, patterns: Mapping[str, Sequence[Pattern]], applier: Applier
+    ) -> None:
         phases = self.options.schedule.phases(self.stage)
         named = {folder for phase in phases for folder in phase.folders}
         others = [folder for folder in patterns if folder not in named]
@@ -209,6 +253,14 @@ class StageRun:
 
     def _extract(self, encoding: Encoding) -> tuple[Choice, dict[int, list[int]]]:
         """The choice, and the nodes of every class in the order of the problem."""
+        problem, classes = self.problem(encoding)
+        how = self.options.extraction
+        choice = extract(problem) if how == CHEAPEST else disturbed(problem, how)
+        self._tick("extract")
+        return choice, classes
+
+    def problem(self, encoding: Encoding) -> tuple[Problem, dict[int, list[int]]]:
+        """What there is to choose from, and the nodes of every class in the same order."""
         graph, cost = encoding.graph, self.costs.cost
         classes: dict[int, list[int]] = {}
         for node in range(len(graph)):
@@ -229,9 +281,7 @@ class StageRun:
         roots = [place[graph.find(encoding.classes[node])] for node in encoding.roots]
         roots += [place[graph.find(encoding.classes[node])] for node in encoding.opaque]
         problem = Problem(members, children, owners, costs, list(dict.fromkeys(roots)), start)
-        choice = extract(problem)
-        self._tick("extract")
-        return choice, classes
+        return problem, classes
 
     def _rules_of(self, node: int) -> tuple[str, ...]:
         assert self.applier is not None
@@ -246,14 +296,15 @@ class StageRun:
             return
         for rule, reason in self.applier.disabled.values():
             text = f"rule {rule.name} ({rule.where}) is wrong here and is not used: {reason}"
-            if os.environ.get("EQSAT_STRICT") == "1":
+            if self.options.strict:
                 raise RuntimeError(text)
             warnings.warn(text, StageWarning, stacklevel=4)
 
     def _tick(self, name: str) -> None:
-        now = time.perf_counter()
-        self.times[name] = now - self._clock
-        self._clock = now
+        wall, cpu = time.perf_counter(), time.thread_time()
+        self.times[name] = wall - self._clock[0]
+        self.cpu_times[name] = cpu - self._clock[1]
+        self._clock = wall, cpu
 
     def report(self, status: str, reason: str, new: fx.GraphModule | None = None) -> StageReport:
         """What is known so far, as a report."""
@@ -268,13 +319,15 @@ class StageRun:
             reason=reason,
             nodes_before=_calls(self.gm),
             nodes_after=_calls(new or self.gm),
-            cost_before=self.cost_before / _SECOND,
-            cost_after=self.cost_after / _SECOND,
+            cost_before=self.cost_before / SECOND,
+            cost_after=self.cost_after / SECOND,
             times=dict(self.times),
+            cpu_times=dict(self.cpu_times),
             rounds=0 if saturator is None else saturator.rounds,
             egraph_nodes=0 if graph is None else len(graph),
             egraph_classes=0 if graph is None else len(set(map(graph.find, range(len(graph))))),
             firings=() if applier is None else tuple(self._fired(applier)),
+            missed={} if applier is None else applier.missed(),
             budgets=() if saturator is None else tuple(saturator.budgets),
             disabled=tuple(disabled),
         )
@@ -287,7 +340,7 @@ class StageRun:
         found = []
         for name, group in groups.items():
             nodes = [self._origins(firing) for firing in group[:_SHOWN_FIRINGS]]
-            kept = sum(self._kept(firing, used) for firing in group)
+            kept = sum(self.kept(firing, used) for firing in group)
             found.append(Fired(name, group[0].rule.where, len(group), kept, tuple(nodes)))
         return found
 
@@ -310,7 +363,8 @@ class StageRun:
                 waiting += reversed(self.applier.firings[graph.firing[node]].matched)
         return tuple(names)
 
-    def _kept(self, firing: Firing, used: set[int]) -> bool:
+    def kept(self, firing: Firing, used: set[int]) -> bool:
+        """Whether something that a firing made is among the nodes that are used."""
         if any(node in used for node in range(firing.start, firing.end)):
             return True
         return any(new in used and old not in used for old, new in firing.roots)
@@ -329,35 +383,6 @@ def compiled_pattern(rule: Rule, table: OpTable) -> Pattern:
             _PATTERNS.clear()
         found = _PATTERNS[key] = (rule, table, compile_rule(rule, table))
     return found[2]
-
-
-def why_not_functional(gm: fx.GraphModule) -> str:
-    """Why a graph before AOTAutograd cannot be reordered: it writes in place, or has regions
-    (autocast, grad mode) that nodes must not leave. Empty where it can."""
-    for node in gm.graph.nodes:
-        if node.op not in ("call_function", "call_method"):
-            continue
-        name = node.target if isinstance(node.target, str) else _function_name(node.target)
-        if name in ("setitem", "delitem", "set_", "resize_") or "out" in node.kwargs:
-            return f"{node.name} writes in place"
-        if name.endswith("_") and not name.endswith("__"):
-            return f"{node.name} writes in place"
-        if node.target in _IN_PLACE_OPERATORS:
-            return f"{node.name} writes in place"
-        value = value_of(node)
-        if not has_tensor(value) and not isinstance(value, (*SYMBOLIC, int, float, torch.Size)):
-            return f"{node.name} marks a region or has an effect"
-    return ""
-
-
-def _function_name(target: Any) -> str:
-    return str(getattr(target, "__name__", target))
-
-
-_IN_PLACE_OPERATORS = frozenset(
-    getattr(operator, name)
-    for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul")
-)
 
 
 def _calls(gm: fx.GraphModule) -> int:

@@ -32,6 +32,8 @@ _ORDER: Mapping[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]
     ">": (operator.gt, operator.le),
     ">=": (operator.ge, operator.lt),
 }
+_BITS = 63  # of a whole number, its sign aside
+_REPEATS = 64  # how often a tuple may be repeated: more dims than torch has
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -101,14 +103,30 @@ def negate(answer: Answer) -> Answer:
 def arithmetic(op: str, left: Any, right: Any) -> Any:
     """`left op right` on numbers (tuples concatenate and repeat as Python's do).
 
-    Raises EvaluateError where Python has no answer (division by zero, a string).
+    Raises EvaluateError where Python has no answer (division by zero, a string), and where the
+    answer is larger than torch takes.
     """
     if left is Truth.FREE or right is Truth.FREE:
         return Truth.FREE
+    if _is_huge(op, left, right):
+        raise EvaluateError(f"{left!r} {op} {right!r} is too large")
     try:
-        return _ARITHMETIC[op](left, right)
+        answer = _ARITHMETIC[op](left, right)
     except (TypeError, ArithmeticError) as error:
         raise EvaluateError(f"{left!r} {op} {right!r}: {error}") from error
+    if isinstance(answer, int) and abs(answer) >> _BITS:
+        raise EvaluateError(f"{left!r} {op} {right!r} has more than 64 bits")
+    return answer
+
+
+def _is_huge(op: str, left: Any, right: Any) -> bool:
+    """Whether computing the answer alone would take long."""
+    if op == "**":
+        whole = isinstance(left, int) and isinstance(right, int)
+        return whole and right > _BITS and abs(left) > 1
+    repeated = [side for side in (left, right) if isinstance(side, (tuple, str))]
+    counts = [side for side in (left, right) if isinstance(side, int)]
+    return op == "*" and bool(repeated) and any(count > _REPEATS for count in counts)
 
 
 def smallest(*values: Any) -> Any:

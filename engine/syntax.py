@@ -1,18 +1,19 @@
-"""The expression language of rule files: text to `Expr`, text to `VarType`.
+"""The expression language of rule files: text to `Expr`.
 
 Takes a text and its place; gives frozen trees in which every node knows its span. Python's
 `ast` does the reading, a whitelist decides what belongs to the language. Comparisons and
-`and`/`or`/`not` parse everywhere; `load` refuses them outside conditions.
+`and`/`or`/`not` parse everywhere; `load` refuses them outside conditions. Depth, size and
+numbers are bounded, so that nothing that walks an expression later needs a bound of its own.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import keyword
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from .expr import (
@@ -30,11 +31,13 @@ from .expr import (
     Sequence,
     Span,
 )
-from .rule import DTYPE_WORDS, ConstType, TensorType, VarType
-from .source import LinePlace, Place, RuleErrors, fail, suggestion
+from .rule import DTYPE_WORDS
+from .source import Diagnostic, LinePlace, Place, RuleErrors, fail, look_alikes
 
+DEPTH = 60  # how deep an expression may be nested
+NODES = 1000  # and how many parts it may have
+LARGEST = 2**63 - 1  # torch's whole numbers have 64 bits
 FLOAT_WORDS = {"inf": math.inf, "nan": math.nan}
-CONST_WORDS = ("const", "const:int", "const:float", "const:bool", "dtype", "dims")
 DTYPES = DTYPE_WORDS["any"]
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -95,8 +98,6 @@ _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 # Python reads `1and` as `1 and`, with a warning that no rule author should see.
 _GLUED = re.compile(r"(?<![\w.])\d[\d_.]*(?:and|or|in|is|if|else|not|for)\b")
 _BRACKET = re.compile(r"[()\[\]{}]")
-_TYPE = re.compile(r"^([A-Za-z_]\w*)\s*\[(.*)\]$", re.DOTALL)
-_LEAD = re.compile(r"^\.\.\.\s*([A-Za-z_]\w*)?$")
 
 
 def parse(text: str, place: Span | Place) -> Expr:
@@ -105,7 +106,12 @@ def parse(text: str, place: Span | Place) -> Expr:
     Raises RuleErrors (E2xx) with the offending token's span where `text` is not one.
     """
     where = LinePlace(place) if isinstance(place, Span) else place
-    if text.isidentifier() and not keyword.iskeyword(text) and text not in FLOAT_WORDS:
+    if (
+        text.isidentifier()
+        and text.isascii()
+        and not keyword.iskeyword(text)
+        and text not in FLOAT_WORDS
+    ):
         return Name(text, span=where.at(0, len(text)))  # most texts are a size letter
     return _Reader(text, where).read()
 
@@ -126,95 +132,31 @@ def parse_signature(text: str, place: Span | Place) -> tuple[tuple[str, Expr | N
         if not isinstance(arg, Name):
             raise fail(arg.span, "E206", "an argument is a name, or name=default")
         pairs.append((arg.id, None))
+    for _, value in call.kwargs:
+        _check_default(value)
     pairs.extend(call.kwargs)
     if call.how:
         pairs.append((f"**{call.how}", None))
     return tuple(pairs)
 
 
-def parse_type(text: str, place: Span | Place) -> VarType:
-    """The type of a variable: `float[..., n]`, `list[num[m, k]]`, `const:int`, `dims`, ...
-
-    Raises RuleErrors (E3xx).
-    """
-    where = LinePlace(place) if isinstance(place, Span) else place
-    if text in CONST_WORDS:
-        return ConstType(text.removeprefix("const:") if text != "const" else "any")
-    found = _TYPE.match(text)
-    if found is None:
-        raise _unknown_type(text, where)
-    word, inside = found.groups()
-    start = found.start(2)
-    if word == "list":
-        element = parse_type(inside.strip(), _Shifted(where, start + _indent(inside)))
-        if not isinstance(element, TensorType) or element.is_list:
-            raise fail(where.at(start, len(inside)), "E302", "a list holds tensors: list[num[n]]")
-        return TensorType(element.dtypes, element.dims, element.lead, is_list=True)
-    dtypes = DTYPE_WORDS.get(word) or ((word,) if word in DTYPES else None)
-    if dtypes is None:
-        raise _unknown_type(word, where)
-    lead, dims = _dims(inside, _Shifted(where, start))
-    return TensorType(dtypes, dims, lead)
+def _check_default(value: Expr) -> None:
+    """Nothing is bound where a default is read."""
+    match value:
+        case Literal() | Negative(value=Literal()):
+            return
+        case Name(id=word) if word in DTYPES:
+            return
+        case Sequence(items=items):
+            for item in items:
+                _check_default(item)
+            return
+    raise fail(value.span, "E206", "a default is a constant: None, 0, 1.5, 'text', f32, (0, 1)")
 
 
-def _unknown_type(text: str, where: Place) -> RuleErrors:
-    word = text.split("[")[0]
-    words = (*DTYPE_WORDS, *DTYPES, *CONST_WORDS, "list")
-    if word in words and word not in CONST_WORDS:
-        message = f"type '{text}' has no dims"
-        hint: str | None = f"write {word}[...] for any sizes, {word}[m, n] for two"
-    else:
-        message = f"unknown type '{word}'"
-        hint = suggestion(word, words) or "float[...], num[m, k], int[n], const, dtype, dims"
-    return fail(where.at(0, max(1, len(word))), "E301", message, hint)
-
-
-def _dims(text: str, where: Place) -> tuple[str | None, tuple[Expr, ...]]:
-    """`...a, m, 2 * n` to ("a", (m, 2 * n))."""
-    lead: str | None = None
-    dims: list[Expr] = []
-    offset = 0
-    parts = text.split(",") if text.strip() else []
-    for position, part in enumerate(parts):
-        place = _Shifted(where, offset + _indent(part))
-        offset += len(part) + 1
-        part = part.strip()
-        found = _LEAD.match(part)
-        if found is not None:
-            if position:
-                raise fail(place.at(0, len(part)), "E303", "'...' stands for leading sizes only")
-            lead = found.group(1) or ""
-            continue
-        dims.append(_size(parse(part, place)))
-    return lead, tuple(dims)
-
-
-def _size(size: Expr) -> Expr:
-    match size:
-        case Name():
-            return size
-        case Literal(value=int(value)) if not isinstance(value, bool) and value >= 0:
-            return size
-        case Binary(op="+" | "-" | "*" | "//", left=left, right=right):
-            _size(left)
-            _size(right)
-            return size
-    raise fail(size.span, "E304", "a size is a letter, a number, or sums and products of these")
-
-
-def _indent(text: str) -> int:
-    return len(text) - len(text.lstrip())
-
-
-@dataclass(frozen=True)
-class _Shifted:
-    """A text that starts `by` letters after another place."""
-
-    place: Place
-    by: int
-
-    def at(self, offset: int, length: int) -> Span:
-        return self.place.at(self.by + offset, length)
+def _parts(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a tree, not more than decide whether there are too many."""
+    return itertools.islice(ast.walk(tree), 4 * NODES)
 
 
 def _blank(found: re.Match[str]) -> str:
@@ -230,10 +172,13 @@ class _Reader:
         self.wrap = wrap
         self.lines = text.split("\n")
         self.plain = len(self.lines) == 1 and text.isascii()
+        self.errors: list[Diagnostic] = []
+        self.depth = 0
 
     def read(self) -> Expr:
         if not self.text.strip() and self.wrap[0] == "(":
             raise fail(self.place.at(0, 1), "E201", "empty expression")
+        self._check_letters()
         self._check_brackets()
         glued = _GLUED.search(self._without_strings())
         if glued is not None:
@@ -242,13 +187,26 @@ class _Reader:
         try:
             tree = ast.parse(f"{self.wrap[0]}{self.text}{self.wrap[1]}", mode="eval")
         except SyntaxError as error:
+            if "too many" in error.msg or "Exceeds the limit" in error.msg:  # brackets, digits
+                raise self._too_large() from None
             self._explain(error)
         except (ValueError, RecursionError, MemoryError):
-            raise fail(self.place.at(0, 1), "E203", "this expression is too large") from None
-        try:
-            return self.convert(tree.body)
-        except RecursionError:
-            raise fail(self.place.at(0, 1), "E203", "this expression is too large") from None
+            raise self._too_large() from None
+        # A part takes a letter at least, so that few texts have to be counted.
+        if (
+            len(self.text) > NODES
+            and sum(isinstance(node, ast.expr) for node in _parts(tree)) > NODES
+        ):
+            raise self._too_large()
+        expr = self.convert(tree.body)
+        if self.errors:
+            raise RuleErrors(self.errors)
+        return expr
+
+    def _too_large(self) -> RuleErrors:
+        return fail(
+            self.place.at(0, 1), "E205", "this expression is too large", "name parts of it in 'let'"
+        )
 
     def _offset(self, line: int, column: int) -> int:
         """The offset in `text` of a place that `ast` gave (columns count bytes)."""
@@ -271,6 +229,14 @@ class _Reader:
 
     def refuse(self, node: Any, message: str, hint: str | None = None) -> NoReturn:
         raise fail(self.span(node), "E202", message, hint)
+
+    def _check_letters(self) -> None:
+        """Python would read a name of look-alike letters as another name."""
+        strange = re.search(r"[^\W\d]*[^\x00-\x7f]\w*", self._without_strings())
+        if strange is not None:
+            span = self.place.at(strange.start(), len(strange.group()))
+            hint = look_alikes(strange.group())[0]
+            raise fail(span, "E207", "an expression is written in ASCII letters", hint)
 
     def _check_brackets(self) -> None:
         """Own check: `ast` would report the bracket that this class added."""
@@ -309,9 +275,24 @@ class _Reader:
         offset = self._offset(error.lineno or 1, (error.offset or 1) - 1)
         # The parser blames what follows; at the very end the last token is to blame.
         offset = min(offset, max(0, len(self.text.rstrip()) - 1))
-        raise fail(self.place.at(offset, 1), "E203", "this is not an expression") from None
+        hint = "an operator or a comma is missing" if "forgot a comma" in error.msg else None
+        raise fail(self.place.at(offset, 1), "E203", "this is not an expression", hint) from None
 
     def convert(self, node: ast.AST) -> Expr:
+        """The expression of a node. What is refused goes to `errors`, and the parts beside it
+        are read on."""
+        if self.depth > DEPTH:
+            raise self._too_large()
+        self.depth += 1
+        try:
+            return self._converted(node)
+        except RuleErrors as refused:
+            self.errors.extend(found for found in refused.diagnostics if found not in self.errors)
+            return Literal(None)
+        finally:
+            self.depth -= 1
+
+    def _converted(self, node: ast.AST) -> Expr:
         handler = _HANDLERS.get(type(node))
         if handler is None:
             message, hint = _REFUSED.get(
@@ -339,6 +320,8 @@ def _constant(reader: _Reader, node: Any) -> Expr:
     value = node.value
     if value is not None and not isinstance(value, bool | int | float | str):
         reader.refuse(node, f"'{ast.unparse(node)}' is not part of the rule language")
+    if isinstance(value, int) and value > LARGEST:
+        reader.refuse(node, "this number has more than 64 bits")
     return Literal(value, span=reader.span(node))
 
 
@@ -415,7 +398,10 @@ def _logic(reader: _Reader, node: Any) -> Expr:
 
 
 def _item(reader: _Reader, node: Any) -> Expr:
+    before = len(reader.errors)
     match reader.convert(node.slice):
+        case Literal(value=None) as refused if len(reader.errors) > before:
+            return refused
         case Literal(value=int(index)) if not isinstance(index, bool):
             return Item(reader.convert(node.value), index, span=reader.span(node))
     reader.refuse(node, "a result is picked with a plain number", "topk(x, k)[1]")

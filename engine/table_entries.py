@@ -1,6 +1,6 @@
 """Entries of the kinds `fuse`, `forbid`, `prefer`, `scalar` and `op`.
 
-Takes the fields of an entry; gives the frozen entry, or None where it has mistakes.
+Takes the fields of an entry; gives the frozen entry, which is whole where the fields are sound.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_fuse(fields: Fields) -> FuseRule | None:
     return entry if fields.sound else None
 
 
-def read_scalar(fields: Fields) -> ScalarEntry | None:
+def read_scalar(fields: Fields) -> ScalarEntry:
     """The spellings of a scalar op; its operands are x, y, z in order."""
     args = _operands(fields)
     means = fields.expression("means")
@@ -56,7 +56,7 @@ def read_scalar(fields: Fields) -> ScalarEntry | None:
             hint = suggestion(word.text, DTYPES)
             fields.error(word.span, "E301", f"unknown dtype '{word.text}'", hint)
     cost = fields.number("cost")
-    entry = ScalarEntry(
+    return ScalarEntry(
         name=fields.name(),
         doc=fields.text("doc"),
         span=fields.head,
@@ -70,7 +70,6 @@ def read_scalar(fields: Fields) -> ScalarEntry | None:
         cost=1.0 if cost is None else cost,
         text=fields.entry.text,
     )
-    return entry if fields.sound else None
 
 
 def _operands(fields: Fields) -> tuple[str, ...]:
@@ -117,7 +116,7 @@ def _templates(fields: Fields, name: str, args: tuple[str, ...]) -> Mapping[str,
     return {key: template.text for key, template in found.items()}
 
 
-def read_op(fields: Fields) -> OpEntry | None:
+def read_op(fields: Fields) -> OpEntry:
     """What a tensor op is. Its meaning may name its arguments and dtypes only."""
     signature = fields.scalar("args")
     args = fields.parsed(signature, parse_signature) if signature is not None else ()
@@ -131,7 +130,7 @@ def read_op(fields: Fields) -> OpEntry | None:
     if len(given) > 1:
         message = f"an op has one meaning, not '{given[0]}' and '{given[1]}'"
         fields.error(fields.keys[given[1]], "E320", message)
-    entry = OpEntry(
+    return OpEntry(
         name=fields.name(),
         doc=fields.text("doc"),
         span=fields.head,
@@ -145,11 +144,12 @@ def read_op(fields: Fields) -> OpEntry | None:
         flops=fields.number("flops"),
         text=fields.entry.text,
     )
-    return entry if fields.sound else None
 
 
 def check_names(fields: Fields, expr: Expr, known: Iterable[str]) -> None:
     """Reports names (E402) that are none of `known`."""
+    if "args" in fields.broken:
+        return
     words = tuple(known)
     for node in walk(expr):
         if isinstance(node, Name) and node.id not in words:

@@ -6,14 +6,15 @@ Takes `rules/targets/NAME.yaml`; gives a frozen `Target`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-import yaml
+from .files import RULES
+from .rule import DTYPE_WORDS
+from .settings import read_settings
 
-from .schedule import RULES
+_NO_NUMBERS = ("name", "device", "flops")
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,22 @@ class Target:
 def load_target(name: str, folder: Path | None = None) -> Target:
     """The target called `name`; a device type without a file of its own is `generic`.
 
-    Raises ValueError naming the file where a number is missing or not positive.
+    Raises RuleErrors with every mistake and its place.
     """
     base = folder or RULES / "targets"
     path = base / f"{name}.yaml"
     if not path.exists():
         path = base / "generic.yaml"
-    data = yaml.safe_load(path.read_text())
-    rates = {str(key): float(value) for key, value in data.pop("flops").items()}
-    texts = {key: str(data.pop(key)) for key in ("name", "device")}
-    try:
-        numbers = {str(key): float(value) for key, value in data.items() if key != "doc"}
-        fields: dict[str, Any] = {**texts, **numbers, "flops": rates}
-        target = Target(**fields)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
-    if "any" not in rates or min([*rates.values(), *numbers.values()]) <= 0:
-        raise ValueError(f"{path}: every rate must be positive, and flops needs `any`")
-    return target
+    settings = read_settings(path)
+    known = [field.name for field in fields(Target)]
+    settings.only(("doc", *known), "a target")
+    settings.need(known, "a target")
+    flops = settings.map("flops")
+    flops.only((*DTYPE_WORDS["any"], "any"), "'flops'")
+    if flops.values:
+        flops.need(("any",), "'flops'")
+    rates = {dtype: flops.number(dtype) for dtype in flops.values}
+    numbers = {key: settings.number(key) for key in known if key not in _NO_NUMBERS}
+    texts = {key: settings.text(key) for key in ("name", "device")}
+    settings.finish()
+    return Target(**{**texts, **numbers, "flops": rates})  # type: ignore[arg-type]

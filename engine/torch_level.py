@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .signature import match_names
-from .world import is_constant
+from .world import is_constant, node_meta
 
 if TYPE_CHECKING:
     from .op import Param
@@ -29,6 +29,9 @@ _ROOTS: Mapping[str, Any] = {
 }
 
 
+_SAME = ("torch", "Tensor", "operator")
+
+
 def torch_object(name: str) -> Any:
     """The function or method behind a torch-level name, None where torch has none."""
     root, *path = name.split(".")
@@ -36,6 +39,16 @@ def torch_object(name: str) -> Any:
     for part in path:
         found = getattr(found, part, None)
     return found
+
+
+def sibling_names(name: str) -> tuple[str, ...]:
+    """The other spellings of a torch function that take the same arguments: `torch.abs`,
+    `Tensor.abs` and `operator.abs`."""
+    root, _, base = name.partition(".")
+    if root not in _SAME:
+        return (name,)
+    spelled = [f"{other}.{base}" for other in _SAME]
+    return tuple(other for other in spelled if callable(torch_object(other)))
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class TorchForm:
         """Canonical arguments of a call, None where it says more than the op can."""
         values = [param.default for param in self.params]
         filled: set[int] = set()
+        args = self._gathered(args)
         if len(args) > len(self.places):
             args = self._packed(args)
         given = [*zip(self.names, args, strict=False), *kwargs.items()]
@@ -85,6 +99,15 @@ class TorchForm:
                 args.append(value)
         return tuple(args), kwargs
 
+    def _gathered(self, args: Sequence[Any]) -> Sequence[Any]:
+        """`einsum(equation, a, b)`: tensors given one by one are one list."""
+        for at, (place, arg) in enumerate(zip(self.places, args, strict=False)):
+            if place >= 0 and self.params[place].kind == "tensors":
+                listed = isinstance(arg, (list, tuple)) or is_constant(arg)
+                holds = isinstance(node_meta(arg), (list, tuple))
+                return args if listed or holds else [*args[:at], list(args[at:])]
+        return args
+
     def _packed(self, args: Sequence[Any]) -> Sequence[Any]:
         """`x.view(2, 3)`: sizes given one by one are one argument."""
         last = len(self.places) - 1
@@ -98,6 +121,19 @@ def torch_form(target: Any, params: Sequence[Param]) -> TorchForm:
     names = _argument_names(function) or own
     places = match_names(names, own)
     return TorchForm(function, tuple(names), tuple(places), tuple(params))
+
+
+def argument_defaults(function: Any) -> list[tuple[str, Any, bool]] | None:
+    """Name, default and whether it is required, per argument of a Python function; None for
+    builtins, and for functions that take any number of arguments."""
+    names = _argument_names(function)
+    if names is None:
+        return None
+    parameters = inspect.signature(function).parameters
+    return [
+        (name, None if p.default is p.empty else p.default, p.default is p.empty)
+        for name, p in ((name, parameters[name]) for name in names)
+    ]
 
 
 @functools.cache

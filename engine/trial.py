@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from .aliases import aliasing_differs
 from .attributes import Attributes
 from .binding import Failure, bind_vars
-from .compare import Sides, differs, rms, same_bits, same_values
+from .compare import Sides, differs, rms, tolerance
+from .distribution import distribution_differs
 from .draw import TORCH_ERRORS, Structure
 from .evaluate import TensorWorld, evaluate
 from .expr import Compare, Expr, Name, names
@@ -27,6 +29,8 @@ from .world import MetaFacts
 _ROUNDS = 64  # redraws of an element that an assumption forbids
 _CLOSE = 1e-8  # how far float64 gradients may be apart, as part of their size
 _STRICT = ("exact", "signed_zero")
+_ORDERED = (*_STRICT, "fewer_roundings")  # compared under a fixed order of operations
+_DRAWN_FROM = 2  # structures whose distributions are tested
 
 
 class Rejected(Exception):
@@ -35,15 +39,13 @@ class Rejected(Exception):
 
 @dataclass
 class Trials:
-    """All examples of one rule. `bits_differ` and `values_differ` remember whether any pair
-    of results differed in bits, or in more than the sign of a zero."""
+    """All examples of one rule; what depends on a structure alone is computed once for it."""
 
     rule: Rule
     table: OpTable
-    bits_differ: bool = False
-    values_differ: bool = False
-    floats_seen: bool = False
     _gradients: dict[str, str | None] = field(default_factory=dict)
+    _aliasing: dict[str, str | None] = field(default_factory=dict)
+    _distributions: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def torch_level(self) -> bool:
@@ -80,32 +82,57 @@ class Trials:
 
     def run(self, values: Mapping[str, Any], without: str | None = None) -> str | None:
         """Why the sides differ on these values, None where they agree."""
+        numerics = self.rule.numerics
+        ordered = numerics.float_class in _ORDERED
+        world = ReferenceWorld(self.table) if ordered else TensorWorld(self.table)
         env = self._environment(values)
-        strict = self.strict
-        world = ReferenceWorld(self.table) if strict else TensorWorld(self.table)
         left = self._left(env, world)
         try:
             right = self._right(env, world)
         except TORCH_ERRORS as error:
             return f"the right side fails: {error}"
-        wide = left if strict else self._left(self._widened(env), WideWorld(self.table))
-        soft = isinstance(world, ReferenceWorld) and world.soft
-        for name in self.rule.match:
-            reason = self._compare(left[name], right[name], wide[name], values, soft, without)
+        for name, sides in self._pairs(env, left, right, values, world, without).items():
+            if isinstance(sides, str):
+                reason: str | None = sides
+            elif not sides.steady and numerics.float_class in _ORDERED:
+                reason = differs(sides, "reassociate")
+            else:
+                kind = numerics.float_class if sides.is_float else numerics.int_class
+                reason = differs(sides, kind, numerics.rtol, numerics.atol)
             if reason is not None:
                 return reason if len(self.rule.match) == 1 else f"{name}: {reason}"
         return None
 
-    def is_exact(self, values: Mapping[str, Any]) -> bool:
-        """Whether both sides have equal bits when every op is rounded once."""
-        left, right = self.both_sides(
-            values, ReferenceWorld(self.table), ReferenceWorld(self.table)
-        )
-        return all(
-            same_bits(left[name], right[name])
-            for name in left
-            if isinstance(left[name], torch.Tensor)
-        )
+    def reference_sides(self, values: Mapping[str, Any]) -> list[Sides]:
+        """All results of both sides, every op rounded once. Raises Rejected."""
+        world, env = ReferenceWorld(self.table), self._environment(values)
+        left, right = self._left(env, world), self._right(env, world)
+        pairs = self._pairs(env, left, right, values, world, None).values()
+        return [sides for sides in pairs if isinstance(sides, Sides)]
+
+    def tolerance(self, values: Mapping[str, Any], dtype: torch.dtype) -> float:
+        """An absolute difference that results which `run` finds too far apart exceed."""
+        return tolerance(self.rule.numerics.float_class, dtype, _scale(values))
+
+    def aliasing(self, structure: Structure) -> str | None:
+        """Why the results of the sides share memory in different ways, where that shows."""
+        if not self.torch_level:
+            return None
+        key = structure.key
+        if key not in self._aliasing:
+            self._aliasing[key] = self._aliasing_difference(structure)
+        return self._aliasing[key]
+
+    def distribution(self, structure: Structure) -> str | None:
+        """Why the draws of the sides are distributed differently, for rules that draw."""
+        if self.rule.numerics.float_class != "random":
+            return None
+        key = structure.key
+        if key not in self._distributions:
+            if len(self._distributions) >= _DRAWN_FROM:
+                return None
+            self._distributions[key] = self._distribution_difference(structure)
+        return self._distributions[key]
 
     def gradients(self, structure: Structure) -> str | None:
         """Why the gradients of the sides differ at a smooth point, None where they agree."""
@@ -147,38 +174,67 @@ class Trials:
             for name, expr in self.rule.make.items()
         }
 
-    def _compare(
+    def _pairs(
         self,
-        left: Any,
-        right: Any,
-        wide: Any,
+        env: Mapping[str, Any],
+        left: Mapping[str, Any],
+        right: Mapping[str, Any],
         values: Mapping[str, Any],
-        soft: bool,
+        world: TensorWorld,
         without: str | None,
-    ) -> str | None:
-        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
-            return None if type(left) is type(right) else f"{left!r} becomes {right!r}"
-        sides = Sides(
-            left,
-            right,
-            wide,
-            left,
-            right,
-            _scale(values),
-            overflow_is_fine="no_overflow" in self.kept(without),
-            only_places=_is_huge(values),
-        )
-        numerics = self.rule.numerics
-        kind = numerics.float_class
-        if soft and kind in _STRICT and left.dtype is torch.float64:
-            kind = "reassociate"
-        elif left.shape == right.shape and left.dtype == right.dtype:
-            self.floats_seen |= left.is_floating_point() and left.numel() > 0
-            self.bits_differ |= not same_bits(left, right)
-            self.values_differ |= not same_values(left, right)
-        return differs(sides, kind, numerics.rtol, numerics.atol)
+    ) -> dict[str, Sides | str]:
+        """What to compare per root, or what is wrong with it: a text."""
+        known = self.strict
+        wide = left if known else self._left(self.widened(env), WideWorld(self.table))
+        soft = isinstance(world, ReferenceWorld) and world.soft
+        pairs: dict[str, Sides | str] = {}
+        for name in self.rule.match:
+            one, two = left[name], right[name]
+            if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+                pairs[name] = Sides(
+                    one,
+                    two,
+                    wide[name],
+                    _scale(values),
+                    overflow_is_fine="no_overflow" in self.kept(without),
+                    only_places=_is_huge(values),
+                    steady=not (soft and one.dtype is torch.float64),
+                )
+            elif type(one) is not type(two):
+                pairs[name] = f"{one!r} becomes {two!r}"
+        return pairs
 
-    def _widened(self, env: Mapping[str, Any]) -> dict[str, Any]:
+    def _aliasing_difference(self, structure: Structure) -> str | None:
+        values = self.smooth_values(structure)
+        world = TensorWorld(self.table)
+        left, right = self.both_sides(values, world, world)
+        tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+        for name in self.rule.match:
+            reason = aliasing_differs(left[name], right[name], tensors)
+            if reason is not None:
+                return reason
+        return None
+
+    def _distribution_difference(self, structure: Structure) -> str | None:
+        env = self._environment(self.smooth_values(structure))
+        world = TensorWorld(self.table)
+        for name in self.rule.match:
+            reason = distribution_differs(
+                lambda name=name: self._left(env, world)[name],  # type: ignore[misc]
+                lambda name=name: self._right(env, world)[name],  # type: ignore[misc]
+                seed=len(self._distributions),
+            )
+            if reason is not None:
+                return reason
+        return None
+
+    def smooth_values(self, structure: Structure) -> dict[str, Any]:
+        """Values without kinks and specials. Raises Rejected."""
+        filling = {name: (SMOOTH, place) for place, name in enumerate(structure.tensors)}
+        return self.values(structure, filling)
+
+    def widened(self, env: Mapping[str, Any]) -> dict[str, Any]:
+        """The same values in float64, dtypes among the constants included."""
         return {name: _widen(value) for name, value in env.items()}
 
     def _repair(
@@ -207,8 +263,7 @@ class Trials:
             raise Rejected("the assumption could not be met")
 
     def _gradient_difference(self, structure: Structure) -> str | None:
-        filling = {name: (SMOOTH, place) for place, name in enumerate(structure.tensors)}
-        env = self._widened(self._environment(self.values(structure, filling)))
+        env = self.widened(self._environment(self.smooth_values(structure)))
         # No gradient to speak of, and some backward kernels divide by the number of elements.
         if any(isinstance(value, torch.Tensor) and not value.numel() for value in env.values()):
             return None

@@ -1,24 +1,30 @@
-"""Why a rule did not fire.
+"""Why a rule did not fire, or fired for nothing.
 
 Takes a graph, a stage and a rule's name; gives the nearest misses: places where the rule's
 whole left side was there but a condition failed (with its values), and places where part of
-it was there (with what stood in the way).
+it was there (with what stood in the way). Where it fired and its result was not chosen, the
+cost of the graph with it and without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch import fx
 
+from .apply import Firing
 from .egraph import LEAF, Constructor, EGraph
 from .encode import Encoding
+from .extract import Choice, Problem, extract
+from .naming import rule_called
 from .ops import OpTable
-from .pattern import Pattern, PatternNode, Slot, fits
+from .pattern import Pattern, PatternError, PatternNode, Slot, fits
 from .rule import Rule, RuleBook
 from .source import did_you_mean
-from .stage import StageOptions, StageRun, compiled_pattern
+from .stage import SECOND, StageOptions, StageRun, compiled_pattern
+from .targeting import suits
 
 _SHOWN = 10
 
@@ -35,22 +41,39 @@ class Miss:
 
 @dataclass(frozen=True)
 class WhyNot:
-    """`fired` counts how often the rule did fire; `misses` are the nearest first."""
+    """`fired` counts how often the rule did fire and `kept` how many of these are in the
+    result; `misses` are the nearest first. `costs` are the estimated seconds of the graph with
+    the rule's best form and of the graph that was chosen, where none was kept."""
 
     rule: str
     where: str
     fired: int
     misses: tuple[Miss, ...]
     note: str = ""
+    kept: int = 0
+    costs: tuple[float, float] | None = None
 
     def __str__(self) -> str:
-        lines = [f"{self.rule} ({self.where}) fired {self.fired} times"]
+        times = "once" if self.fired == 1 else f"{self.fired} times"
+        kept = f", kept {self.kept}" if self.fired else ""
+        lines = [f"{self.rule} ({self.where}) fired {times}{kept}"]
         if self.note:
             lines.append(f"  {self.note}")
+        if self.costs is not None:
+            with_it, chosen = (_microseconds(seconds) for seconds in self.costs)
+            lines.append(f"  not chosen: {with_it} with it, {chosen} without")
         for miss in self.misses:
             share = f"{miss.matched} of {miss.total} ops"
             lines.append(f"  at {miss.at}: {share} matched, then: {miss.reason}")
         return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return asdict(self)
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us"
 
 
 def why_not(
@@ -62,11 +85,12 @@ def why_not(
     options: StageOptions | None = None,
     at: str | None = None,
 ) -> WhyNot:
-    """The nearest misses of rule `name`, only those at FX node `at` where given.
+    """The nearest misses of rule `name`, only those at FX node `at` where given. `mine:rule` may
+    be called `rule` where no built-in rule is.
 
     Raises ValueError for a rule or node that is not there, with the nearest name.
     """
-    rule = next((rule for rule in book.rules if rule.name == name), None)
+    rule = rule_called(book.rules, name)
     if rule is None:
         raise ValueError(_unknown("rule", name, [rule.name for rule in book.rules]))
     names = [node.name for node in gm.graph.nodes]
@@ -74,7 +98,7 @@ def why_not(
         raise ValueError(_unknown("node", at, names))
     if rule.stage != stage:
         note = f"the rule belongs to stage {rule.stage}, not {stage}"
-        return WhyNot(name, rule.where, 0, (), note)
+        return WhyNot(rule.name, rule.where, 0, (), note)
     failed: list[tuple[tuple[int, ...], str]] = []
 
     def note_failure(other: Rule, matched: Sequence[int], reason: str) -> None:
@@ -82,25 +106,87 @@ def why_not(
             failed.append((tuple(matched), reason))
 
     run = StageRun(gm, stage, book, table, options or StageOptions())
+    if not run.wants(rule):
+        return WhyNot(rule.name, rule.where, 0, (), _unwanted(rule, run.options))
+    try:
+        pattern = compiled_pattern(rule, table)
+    except PatternError as error:
+        return WhyNot(rule.name, rule.where, 0, (), f"it cannot be matched: {error}")
     encoding = run.prepare(note_failure)
     if isinstance(encoding, str) or run.applier is None:
-        return WhyNot(name, rule.where, 0, (), str(encoding))
-    pattern = compiled_pattern(rule, table)
+        return WhyNot(rule.name, rule.where, 0, (), str(encoding))
     prober = _Prober(encoding, pattern)
     misses = [
         Miss(prober.place(matched[-1]), len(pattern.nodes), len(pattern.nodes), reason)
         for matched, reason in failed
     ]
     fired = [firing for firing in run.applier.firings if firing.rule is rule]
+    kept, costs = _chosen(run, encoding, fired) if fired else (0, None)
     done = {encoding.graph.find(node) for firing in fired for node in firing.matched}
     misses += prober.partial({node for matched, _ in failed for node in matched} | done)
-    disabled = run.applier.disabled.get(name)
     if at is not None:
         misses = [miss for miss in misses if miss.at == at]
     misses.sort(key=lambda miss: (-miss.matched, names.index(miss.at) if miss.at in names else 0))
-    note = "" if disabled is None else f"disabled here: {disabled[1]}"
     unique = tuple(dict.fromkeys(misses))[:_SHOWN]
-    return WhyNot(name, rule.where, len(fired), unique, note)
+    disabled = run.applier.disabled.get(rule.name)
+    note = "" if disabled is None else f"disabled here: {disabled[1]}"
+    if not (note or unique or fired):
+        note = _absent(pattern, encoding.graph)
+    return WhyNot(rule.name, rule.where, len(fired), unique, note, kept, costs)
+
+
+def _unwanted(rule: Rule, options: StageOptions) -> str:
+    if not suits(rule, options.target):
+        wanted = rule.device if isinstance(rule.device, str) else "other targets"
+        return f"it is for {wanted}, and this graph runs on {options.target.name}"
+    return "its gradients differ (grad: false), and this graph is differentiated"
+
+
+def _absent(pattern: Pattern, graph: EGraph) -> str:
+    """Which ops of the left side the graph does not have."""
+    absent = [name for name in sorted(pattern.ops) if name not in graph.by_op]
+    if absent:
+        return f"no {' and no '.join(absent)} in the graph"
+    return "its ops are there, but nowhere together"
+
+
+def _chosen(
+    run: StageRun, encoding: Encoding, fired: Sequence[Firing]
+) -> tuple[int, tuple[float, float] | None]:
+    """How many firings are in the result; where none is, what the graph costs with the best
+    of them and as it was chosen, in seconds."""
+    problem, classes = run.problem(encoding)
+    choice = extract(problem)
+    place = {owner: at for at, owner in enumerate(classes)}
+    members = [node for nodes in classes.values() for node in nodes]
+    number = {node: at for at, node in enumerate(members)}
+    used = {members[choice.node[at]] for at in choice.used}
+    kept = sum(run.kept(firing, used) for firing in fired)
+    if kept:
+        return kept, None
+    find = encoding.graph.find
+    with_it = [
+        _total(problem, choice, {place[find(new)]: number[new] for _, new in firing.roots})
+        for firing in fired
+    ]
+    return 0, (min(with_it) / SECOND, _total(problem, choice, {}) / SECOND)
+
+
+def _total(problem: Problem, choice: Choice, instead: Mapping[int, int]) -> int:
+    """The cost of all that the roots need, with other nodes for some classes; a class that
+    the choice has no node for counts as free."""
+    seen: set[int] = set()
+    waiting = [*problem.roots, *instead]
+    total = 0
+    while waiting:
+        owner = waiting.pop()
+        node = instead.get(owner, choice.node[owner])
+        if owner in seen or node < 0:
+            continue
+        seen.add(owner)
+        total += problem.cost[node]
+        waiting += problem.children[node]
+    return total
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> str:

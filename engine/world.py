@@ -50,6 +50,8 @@ class Facts(Protocol):
 
     def users(self, handle: Any) -> int | Truth: ...
 
+    def feeds_comparison(self, handle: Any) -> bool | Truth: ...
+
 
 class World(Facts, Protocol):
     """Facts, and `emit`, which makes the result of one canonical op call."""
@@ -80,6 +82,9 @@ class MetaFacts:
 
     def users(self, handle: Any) -> int | Truth:
         return self._refuse("users")
+
+    def feeds_comparison(self, handle: Any) -> bool | Truth:
+        return self._refuse("feeds_comparison")
 
     def _refuse(self, fact: str) -> bool:
         raise EvaluateError(f"{fact} is not known here")

@@ -130,7 +130,7 @@ MUTANTS = {
     "wrong piece": (SLICE, "make: b", "make: a"),
     "wrong bound": (SLICE, "1, p, p + q)\n  when", "1, p - 1, p + q - 1)\n  when"),
     "dropped condition": (CAST, "    - lossless(x, wide)\n", ""),
-    "dropped dtype condition": (CAST, "    - to == dtype(x)\n", ""),
+    "dropped dtype condition": (CAST, "to == dtype(x)", "lossless(x, to)"),
     "loose bits": (DROP, "    - a == 1\n", ""),
     "result in another dtype": (DROP, "make: x * b", "make: cast(x * b, f64)"),
     "class too strict": (CENTRE, "numerics: reassociate", "numerics: exact"),

@@ -7,6 +7,7 @@ from eqsat.engine.cost import CostModel, hint, product_flops
 from eqsat.engine.load import builtin_book
 from eqsat.engine.ops import OpTable
 from eqsat.engine.schedule import load_schedule
+from eqsat.engine.source import RuleErrors
 from eqsat.engine.target import load_target
 
 TABLE = OpTable(builtin_book().ops)
@@ -55,7 +56,7 @@ def test_targets_load(name):
 
 def test_a_bad_target_names_its_file(tmp_path):
     (tmp_path / "mine.yaml").write_text("name: mine\ndevice: cpu\nflops: {any: 1}\n")
-    with pytest.raises(ValueError, match=r"mine\.yaml"):
+    with pytest.raises(RuleErrors, match=r"mine\.yaml:1:1: error: a target has no 'bandwidth'"):
         load_target("mine", tmp_path)
 
 
@@ -78,5 +79,5 @@ def test_the_schedule_names_every_folder_once():
 def test_a_bad_schedule_names_the_entry(tmp_path):
     path = tmp_path / "schedule.yaml"
     path.write_text("folders: {a: joint}\nstages:\n  joint:\n    - {phase: one, folder: [a]}\n")
-    with pytest.raises(ValueError, match="phase 'one'"):
+    with pytest.raises(RuleErrors, match=r"yaml:4:20: .* no 'folder' .did you mean 'folders'"):
         load_schedule(path)

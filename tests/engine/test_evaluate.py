@@ -14,7 +14,7 @@ from eqsat.engine.expr import NOWHERE
 from eqsat.engine.facts import PREDICATES
 from eqsat.engine.load import RULES, load_book
 from eqsat.engine.ops import OpTable
-from eqsat.engine.symbolic import same_constant
+from eqsat.engine.symbolic import arithmetic, same_constant
 from eqsat.engine.syntax import parse
 from eqsat.engine.world import EvaluateError, Truth
 
@@ -159,3 +159,20 @@ def test_predicates_are_documented() -> None:
 def test_same_constant(left: Any, right: Any, in_float: bool, in_int: bool) -> None:
     assert same_constant(left, right, True) is in_float
     assert same_constant(left, right, False) is in_int
+
+
+@pytest.mark.parametrize(
+    ("op", "left", "right"),
+    [
+        ("**", 10, 10**9),
+        ("**", -2, 64),
+        ("*", (0, 1), 10**9),
+        ("*", 10**9, "x"),
+        ("*", 2**40, 2**40),
+    ],
+)
+def test_constants_stay_small(op, left, right):
+    """No rule can make the compiler compute with numbers that torch does not have."""
+    with pytest.raises(EvaluateError, match=r"too large|64 bits"):
+        arithmetic(op, left, right)
+    assert arithmetic(op, 3, 5) == {"**": 243, "*": 15}[op]

@@ -178,7 +178,7 @@ def test_a_cap_on_matches_acts_before_growth_and_is_reported(tmp_path):
     assert {budget.what for budget in budgets} >= {"matches of probe"}
     full = Phase("full", ("probe",), 8, least=10)
     firings, budgets, _ = saturate(tmp_path, function, (X,), phase=full, **parts)
-    assert {budget.what for budget in budgets} >= {"nodes"}
+    assert {budget.what for budget in budgets} >= {"nodes of probe"}
     assert 0 < len(firings) <= 10
 
 

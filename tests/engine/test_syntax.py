@@ -26,7 +26,8 @@ from eqsat.engine.expr import (
 )
 from eqsat.engine.rule import ConstType, TensorType
 from eqsat.engine.source import Problems, RuleErrors, did_you_mean
-from eqsat.engine.syntax import parse, parse_signature, parse_type
+from eqsat.engine.syntax import DEPTH, LARGEST, NODES, parse, parse_signature
+from eqsat.engine.type_syntax import parse_type
 
 AT = Span("rules/x.yaml", 7, 12)
 X, Y = Name("x"), Name("y")
@@ -161,3 +162,29 @@ def test_did_you_mean() -> None:
     assert did_you_mean("sofmax", words) == "softmax"
     assert did_you_mean("tahn", words) == "tanh"
     assert did_you_mean("zzz", words) is None
+
+
+def test_depth_size_and_numbers_are_bounded() -> None:
+    """What walks an expression later needs no bound of its own."""
+    deep = f"{'relu(' * DEPTH}x{')' * DEPTH}"
+    long = f"relu({', '.join(['x'] * (NODES - 2))})"
+    for text in (deep, long, str(LARGEST)):
+        parse(text, AT)
+    wide = " + ".join(["x"] * NODES)
+    for text in (
+        f"relu({deep})",
+        wide,
+        f"relu({long})",
+        str(LARGEST + 1),
+        "1" * 5000,
+        "(" * 300 + ")" * 300,
+    ):
+        with pytest.raises(RuleErrors, match=r"too large|64 bits"):
+            parse(text, AT)
+
+
+def test_every_refused_part_is_told() -> None:
+    with pytest.raises(RuleErrors) as raised:
+        parse("f(x @ y) + (x if y else z) + x[0:1]", AT)
+    columns = [found.span.col - AT.col for found in raised.value.diagnostics]
+    assert columns == [2, 12, 31]

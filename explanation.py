@@ -7,22 +7,20 @@ it and the rules behind them, and why pairs of loop nests were left apart.
 
 from __future__ import annotations
 
-import importlib
 import io
-import json
-import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from .programs import ProgramError, run_program
 from .reports import CompileReport, recording
+from .terminal import complain, print_json
 
 _SHOWN_ORIGINS = 6  # FX nodes named per kernel before "and N more"
 _SHOWN_REASONS = 6
@@ -42,7 +40,7 @@ class Explanation:
 
     def to_json(self) -> list[dict[str, Any]]:
         """One dict per graph, of plain values."""
-        return [_as_json(report) for report in self.reports]
+        return [report_json(report) for report in self.reports]
 
 
 def explain_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
@@ -58,20 +56,26 @@ def explain_program(program: str, *, json_output: bool, rejected: bool) -> int:
 
     Gives the exit status: 0, 1 where no graph was compiled, 2 where the program is not found.
     """
-    console = Console()
-    with recording() as reports:
-        problem = _run(program)
-    if problem:
-        print(f"eqsat explain: {problem}", file=sys.stderr)
-        return 2
+    try:
+        reports = record_program(program)
+    except ProgramError as error:
+        return complain("explain", error)
     if not reports:
         print(f'{program} compiled nothing with backend="eqsat"', file=sys.stderr)
         return 1
     if json_output:
-        print(json.dumps([_as_json(report) for report in reports], indent=1, default=str))
+        print_json([report_json(report) for report in reports])
     else:
-        print_reports(reports, console, rejected=rejected)
+        print_reports(reports, Console(), rejected=rejected)
     return 0
+
+
+def record_program(program: str) -> list[CompileReport]:
+    """The reports of the graphs that a program compiles. Raises ProgramError."""
+    torch._dynamo.reset()
+    with recording() as reports:
+        run_program(program)
+    return reports
 
 
 def print_reports(
@@ -98,27 +102,6 @@ def print_reports(
         if report.seconds:
             times = ", ".join(f"{name} {value:.2f} s" for name, value in report.seconds.items())
             console.print(f"compile time: {times}")
-
-
-def _run(program: str) -> str:
-    """Run the program; gives what is wrong with its name, or nothing."""
-    if program.endswith(".py"):
-        if not Path(program).is_file():
-            return f"no such file: {program}"
-        sys.path.insert(0, str(Path(program).resolve().parent))
-        runpy.run_path(program, run_name="__main__")
-        return ""
-    module_name, separator, function_name = program.partition(":")
-    if not separator:
-        return f"expected SCRIPT.py or module:function, got {program!r}"
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        return f"cannot load {program}: {error}"
-    compiled: Callable[[], Any] = torch.compile(function, backend="eqsat")
-    compiled()
-    return ""
 
 
 def _worth_showing(stage: Any) -> bool:
@@ -188,15 +171,17 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _as_json(report: CompileReport) -> dict[str, Any]:
+def report_json(report: CompileReport, *, code: bool = False) -> dict[str, Any]:
+    """A report as plain values; `code` adds the text of every kernel."""
     return {
         "graph": report.graph,
         "kind": report.kind,
+        "key": report.key,
         "fallback": report.fallback,
         "stages": [stage.as_json() for stage in report.stages],
         "folded": report.folded,
         "kernels": [
-            {key: value for key, value in asdict(kernel).items() if key != "text"}
+            {key: value for key, value in asdict(kernel).items() if code or key != "text"}
             for kernel in report.kernels
         ],
         "externs": [asdict(extern) for extern in report.externs],

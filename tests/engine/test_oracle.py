@@ -1,0 +1,115 @@
+"""Extraction against the optimum, which an integer program finds: on random problems, and on
+pieces of models after saturation."""
+
+import random
+
+import pytest
+import torch
+from torch import fx
+
+import eqsat.backend as backend
+from eqsat.benchmarks.optimum import optimum
+from eqsat.engine.extract import Problem, extract
+from eqsat.engine.stage import StageRun
+
+OPTIMAL, WORST = 0.95, 1.03  # the part that must be optimal; how much dearer any may be
+
+
+def random_problem(seed, count=40):
+    """Layered classes with one node that reads earlier ones; the other nodes read any classes
+    near by, so that cycles and sharing are common."""
+    rng = random.Random(seed)
+    members, children, cost, owner = [], [], [], []
+    for group in range(count):
+        nodes = []
+        for place in range(rng.choice((1, 1, 2, 3))):
+            low, high = max(0, group - 6), group if place == 0 else min(count, group + 3)
+            near = [other for other in range(low, high) if other != group]
+            width = rng.randint(0 if place == 0 and group < 3 else 1, 3)
+            children.append(tuple(sorted(rng.sample(near, min(width, len(near))))))
+            cost.append(rng.choice((1, 2, 5, 20, 100)))
+            owner.append(group)
+            nodes.append(len(children) - 1)
+        members.append(sorted(nodes, key=lambda node: (cost[node], node)))
+    start = [min(nodes) for nodes in members]
+    return Problem(members, children, owner, cost, sorted({count - 1, rng.randrange(count)}), start)
+
+
+def window(gm, start, length):
+    """The calls of a graph from `start` on, as a graph of their own."""
+    nodes = [node for node in gm.graph.nodes if node.op == "call_function"][start : start + length]
+    inside, graph, env = set(nodes), fx.Graph(), {}
+    for node in nodes:
+        for arg in node.all_input_nodes:
+            if arg not in inside and arg not in env:
+                env[arg] = graph.placeholder(arg.name)
+                env[arg].meta = dict(arg.meta)
+    for node in nodes:
+        env[node] = graph.node_copy(node, env.__getitem__)
+    graph.output(tuple(env[n] for n in nodes if any(user not in inside for user in n.users)))
+    return fx.GraphModule(gm, graph)
+
+
+def problems_of(model, inputs, length, step):
+    """Extraction problems of the windows of all graphs of one compile."""
+    torch._dynamo.reset()
+    runs = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = backend.run_stage
+        patch.setattr(backend, "run_stage", lambda *args: (runs.append(args), original(*args))[1])
+        with torch.no_grad():
+            torch.compile(model, backend="eqsat")(**inputs)
+    found = []
+    for gm, *how in runs:
+        calls = sum(node.op == "call_function" for node in gm.graph.nodes)
+        for start in range(0, calls, step):
+            run = StageRun(window(gm, start, length), *how)
+            encoding = run.prepare()
+            if not isinstance(encoding, str) and run.applier.firings:
+                found.append(run.problem(encoding)[0])
+    return found
+
+
+def excess(problems):
+    """How much dearer than the optimum each choice is, as factors."""
+    found = []
+    for problem in problems:
+        best = optimum(problem)
+        assert best.proven
+        choice = extract(problem)
+        assert choice.cost >= best.cost
+        found.append(choice.cost / best.cost)
+    return found
+
+
+def assert_close_to_optimal(problems):
+    found = excess(problems)
+    optimal = sum(factor == 1 for factor in found) / len(found)
+    print(f"{len(found)} problems, {optimal:.0%} optimal, worst {max(found):.4f}")
+    assert optimal >= OPTIMAL and max(found) <= WORST
+
+
+def test_random_problems():
+    assert_close_to_optimal([random_problem(seed) for seed in range(60)])
+
+
+def test_pieces_of_models():
+    models = pytest.importorskip("eqsat.benchmarks.models")
+    graphs = pytest.importorskip("eqsat.benchmarks.graphs")
+    problems = problems_of(*models.encoder(1, width=64), 24, 6)
+    model = graphs.inception()
+    problems += problems_of(model.eval(), {"input": torch.randn(1, 3, 32, 32)}, 24, 12)
+    assert len(problems) >= 40
+    assert_close_to_optimal(problems)
+
+
+@pytest.mark.slow
+def test_many_random_problems():
+    assert_close_to_optimal([random_problem(seed, 60) for seed in range(1000, 1200)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2 12", "vit 12", "mobilenet", "unet", "t5 12+12"])
+def test_larger_pieces_of_models(name):
+    graphs = pytest.importorskip("eqsat.benchmarks.graphs")
+    assert_close_to_optimal(problems_of(*graphs.build(name), 80, 60))
