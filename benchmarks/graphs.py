@@ -7,6 +7,7 @@ as a training step, whose joint graph holds forward and backward.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -147,7 +148,7 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(levels + 1)]
         self.first = self.pair(3, widths[0])
-        steps = list(zip(widths, widths[1:], strict=False))
+        steps = list(itertools.pairwise(widths))
         self.down = nn.ModuleList(self.pair(a, b) for a, b in steps)
         self.grow = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(steps))
         self.up = nn.ModuleList(self.pair(2 * a, a) for a, _ in reversed(steps))
@@ -181,9 +182,7 @@ class Dlrm(nn.Module):
     @staticmethod
     def tower(*widths: int) -> nn.Module:
         layers = [
-            layer
-            for a, b in zip(widths, widths[1:], strict=False)
-            for layer in (nn.Linear(a, b), nn.ReLU())
+            layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())
         ]
         return nn.Sequential(*layers)
 

@@ -15,7 +15,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from eqsat.engine.extract import Problem, dag_cost
+from eqsat.engine.selection import Problem, dag_cost
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,9 @@ class Applier:
         if not unions:
             self.graph.rollback(start)
             return ()
-        firing = Firing(rule, self._matcher(query).classes(row), start, len(self.graph), unions, checks)
+        firing = Firing(
+            rule, self._matcher(query).classes(row), start, len(self.graph), unions, checks
+        )
         self.firings.append(firing)
         return unions
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 
-from .extract import Choice, Problem, Search, first_choice
+from .search import Search
+from .selection import Choice, Problem, first_choice
 
 CHEAPEST, WORST, RANDOM = "cheapest", "worst", "random"
 _PASSES = 4

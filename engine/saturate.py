@@ -117,9 +117,8 @@ class Saturator:
             self._flush()
             self._instantiate(folders)
             self.rounds += 1
-            running = self._search(phase, folders)
             changed = False
-            for one in running:
+            for one in self._search(phase, folders):
                 changed |= self._use(one, phase, most, limit)
             if not changed:
                 break

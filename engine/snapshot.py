@@ -16,9 +16,10 @@ from torch import fx
 from .dtypes import word_of
 from .egraph import LEAF, EGraph
 from .encode import Encoding
-from .extract import Choice, Problem, Search
 from .ops import OpTable
 from .rule import RuleBook
+from .search import Search
+from .selection import Choice, Problem
 from .stage import SECOND, StageOptions, StageRun
 
 _LONGEST = 60  # characters of a constant

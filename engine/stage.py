@@ -24,7 +24,7 @@ from .decode import decode
 from .effects import Effects, effects_of
 from .egraph import LEAF, EGraph
 from .encode import Encoding, encode
-from .extract import Choice, Problem, extract
+from .extract import extract
 from .ops import OpTable
 from .outputs import check_outputs
 from .pattern import Pattern, PatternError, compile_rule
@@ -32,6 +32,7 @@ from .report import Disabled, Fired, StageReport
 from .rule import Rule, RuleBook
 from .saturate import Saturator
 from .schedule import Schedule, load_schedule
+from .selection import Choice, Problem
 from .target import Target, load_target
 from .targeting import suits
 

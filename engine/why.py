@@ -17,11 +17,12 @@ from torch import fx
 from .apply import Firing
 from .egraph import LEAF, Constructor, EGraph
 from .encode import Encoding
-from .extract import Choice, Problem, extract
+from .extract import extract
 from .naming import rule_called
 from .ops import OpTable
 from .pattern import Pattern, PatternError, PatternNode, Slot, fits
 from .rule import Rule, RuleBook
+from .selection import Choice, Problem
 from .source import did_you_mean
 from .stage import SECOND, StageOptions, StageRun, compiled_pattern
 from .targeting import suits
@@ -106,12 +107,9 @@ def why_not(
             failed.append((tuple(matched), reason))
 
     run = StageRun(gm, stage, book, table, options or StageOptions())
-    if not run.wants(rule):
-        return WhyNot(rule.name, rule.where, 0, (), _unwanted(rule, run.options))
-    try:
-        pattern = compiled_pattern(rule, table)
-    except PatternError as error:
-        return WhyNot(rule.name, rule.where, 0, (), f"it cannot be matched: {error}")
+    pattern = _pattern(rule, run)
+    if isinstance(pattern, str):
+        return WhyNot(rule.name, rule.where, 0, (), pattern)
     encoding = run.prepare(note_failure)
     if isinstance(encoding, str) or run.applier is None:
         return WhyNot(rule.name, rule.where, 0, (), str(encoding))
@@ -124,15 +122,28 @@ def why_not(
     kept, costs = _chosen(run, encoding, fired) if fired else (0, None)
     done = {encoding.graph.find(node) for firing in fired for node in firing.matched}
     misses += prober.partial({node for matched, _ in failed for node in matched} | done)
-    if at is not None:
-        misses = [miss for miss in misses if miss.at == at]
-    misses.sort(key=lambda miss: (-miss.matched, names.index(miss.at) if miss.at in names else 0))
-    unique = tuple(dict.fromkeys(misses))[:_SHOWN]
+    unique = _nearest([miss for miss in misses if at in (None, miss.at)], names)
     disabled = run.applier.disabled.get(rule.name)
-    note = "" if disabled is None else f"disabled here: {disabled[1]}"
-    if not (note or unique or fired):
-        note = _absent(pattern, encoding.graph)
+    note = "" if unique or fired else _absent(pattern, encoding.graph)
+    note = note if disabled is None else f"disabled here: {disabled[1]}"
     return WhyNot(rule.name, rule.where, len(fired), unique, note, kept, costs)
+
+
+def _nearest(misses: list[Miss], names: Sequence[str]) -> tuple[Miss, ...]:
+    """Those that matched most, each once, in the order of the graph."""
+    order = {name: place for place, name in enumerate(names)}
+    misses.sort(key=lambda miss: (-miss.matched, order.get(miss.at, 0)))
+    return tuple(dict.fromkeys(misses))[:_SHOWN]
+
+
+def _pattern(rule: Rule, run: StageRun) -> Pattern | str:
+    """The left side of a rule; a text says why it is not looked for at all."""
+    if not run.wants(rule):
+        return _unwanted(rule, run.options)
+    try:
+        return compiled_pattern(rule, run.table)
+    except PatternError as error:
+        return f"it cannot be matched: {error}"
 
 
 def _unwanted(rule: Rule, options: StageOptions) -> str:

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from eqsat.engine.extract import Problem, dag_cost, extract, topological
+from eqsat.engine.extract import extract
+from eqsat.engine.selection import Problem, dag_cost, topological
 
 
 def make(members, children, cost, roots, start=None):

@@ -9,8 +9,9 @@ from torch import fx
 
 import eqsat.backend as backend
 from eqsat.benchmarks.optimum import optimum
-from eqsat.engine.extract import Problem, extract
-from eqsat.engine.stage import StageRun
+from eqsat.engine.extract import extract
+from eqsat.engine.selection import Problem
+from eqsat.engine.stage import StageRun, run_stage
 
 OPTIMAL, WORST = 0.95, 1.03  # the part that must be optimal; how much dearer any may be
 
@@ -54,10 +55,16 @@ def problems_of(model, inputs, length, step):
     """Extraction problems of the windows of all graphs of one compile."""
     torch._dynamo.reset()
     runs = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = backend.run_stage
-        patch.setattr(backend, "run_stage", lambda *args: (runs.append(args), original(*args))[1])
-        with torch.no_grad():
+
+    def keep(gm, stage, *how):
+        runs.append((gm, stage, *how))
+        if stage == "post_grad":
+            raise RuntimeError("nothing after this stage is wanted")
+        return run_stage(gm, stage, *how)
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(backend, "run_stage", keep)
+        with pytest.warns(backend.EqsatWarning, match="nothing after"):
             torch.compile(model, backend="eqsat")(**inputs)
     found = []
     for gm, *how in runs:

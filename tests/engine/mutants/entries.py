@@ -6,6 +6,7 @@ Takes the rule folders; gives `Mutant`s in file order, and the YAML of each.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -176,7 +177,7 @@ def _swapped_roots(entry: Entry) -> Iterator[Change]:
     make = entry["make"]
     if isinstance(make, dict):
         roots = list(make)
-        for first, second in zip(roots, roots[1:], strict=False):
+        for first, second in itertools.pairwise(roots):
             yield "swapped-roots", ("make", first), make[first], make[second]
 
 

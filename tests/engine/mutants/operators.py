@@ -8,6 +8,7 @@ parses and prints it.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -46,7 +47,8 @@ Change = tuple[str, ast.AST]
 
 @dataclass(frozen=True)
 class Names:
-    """What the names of a rule are. `pieces` are those of `let`; `commuting` holds ops whose operands may be swapped."""
+    """What the names of a rule are. `pieces` are those of `let`; `commuting` holds
+    ops whose operands may be swapped."""
 
     tensors: Sequence[str]
     sizes: Sequence[str]
@@ -184,7 +186,7 @@ def _of_arguments(node: ast.Call, names: Names) -> Iterator[Change]:
     if fn == "cat" and len(node.args) > 1:
         yield "swapped-operands", _call(node, args=[*node.args[1:], node.args[0]])
     elif fn not in names.commuting and fn != "before":
-        for first, second in zip(operands, operands[1:], strict=False):
+        for first, second in itertools.pairwise(operands):
             args = list(node.args)
             args[first], args[second] = args[second], args[first]
             yield "swapped-operands", _call(node, args=args)
