@@ -28,7 +28,7 @@ test: setup
 
 # The long runs: every rule with many examples, slow tests, the case corpus where it is present.
 sweep: setup
-	$(BIN)/eqsat check rules/ --examples 200
+	$(BIN)/eqsat check rules/ --examples 200 --compiled all
 	$(BIN)/python -W ignore -m eqsat.tests.engine.mutants.sweep --jobs 2
 	$(BIN)/python -m pytest -q
 

@@ -31,6 +31,7 @@ _ATTEMPTS = 4000  # draws of a structure before a rule counts as one that never 
 _MISS_ATTEMPTS = 300
 _ENOUGH = 12  # examples before a tag or an assumption may be called loose
 
+_UNSTEADY = "results differ between two runs of the same example"
 _QUIET = hypothesis.settings(
     deadline=None,
     database=None,
@@ -39,18 +40,21 @@ _QUIET = hypothesis.settings(
     report_multiple_bugs=False,
     print_blob=False,
 )
+_HASTY = hypothesis.settings(_QUIET, phases=(hypothesis.Phase.generate,))
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """`failures` make the rule wrong, `warnings` do not. `measured` is the strictest class
-    that held in every example, as far as it was measured."""
+    that held in every example, as far as it was measured; `example` the plainest one that was
+    found on which the sides differ."""
 
     rule: str
     failures: tuple[str, ...]
     warnings: tuple[str, ...]
     examples: int
     measured: str
+    example: Structure | None = None
 
     @property
     def ok(self) -> bool:
@@ -77,9 +81,11 @@ def check_rule(
     seed: int = 0,
     examples: int = 100,
     beside: Sequence[Rule] = (),
+    shrink: bool = True,
 ) -> CheckResult:
     """Tests one rule on about `examples` examples; the same seed draws the same ones. `beside`
-    are the rules that share its phases (`termination.neighbours`)."""
+    are the rules that share its phases (`termination.neighbours`). Without `shrink` the values
+    of a failing example stay as they were drawn, which is faster."""
     random = Random(f"{seed} {rule.name}")
     search = Search(rule, table, random)
     structures = search.collect(max(examples // 2, 8), _ATTEMPTS)
@@ -92,15 +98,16 @@ def check_rule(
         text = f"no example could be drawn: {_obstacles(search)}"
         return CheckResult(rule.name, (text, *failures), (), 0, rule.numerics.float_class)
     trials = Trials(rule, table)
-    count, wrong = _run(trials, structures, seed, examples)
+    count, wrong = _run(trials, structures, seed, examples, shrink)
     if wrong is not None:
-        failures.append(wrong)
+        failures.append(wrong.text)
     alone, among = runs_away(trials, _spread(structures), beside)
     failures += [] if alone is None else [alone]
     warnings = [] if among is None else [among]
     if failures or count < _ENOUGH:
         tag = rule.numerics.float_class
-        return CheckResult(rule.name, tuple(failures), tuple(warnings), count, tag)
+        example = None if wrong is None else wrong.example
+        return CheckResult(rule.name, tuple(failures), tuple(warnings), count, tag, example)
     measured = measure(trials, structures)
     warnings += _warnings(trials, structures, measured)
     found = measured.float_class or rule.numerics.float_class
@@ -118,10 +125,18 @@ def _unchecked(rule: Rule, failures: list[str], obstacle: str) -> CheckResult:
     return CheckResult(rule.name, tuple(failures), (text,), 0, rule.numerics.float_class)
 
 
+@dataclass(frozen=True)
+class _Told:
+    """A failure in words, with a program; `example` is what it fails on."""
+
+    text: str
+    example: Structure | None = None
+
+
 def _run(
-    trials: Trials, structures: list[Structure], seed: int, examples: int
-) -> tuple[int, str | None]:
-    """How many examples ran, and the shrunk failure."""
+    trials: Trials, structures: list[Structure], seed: int, examples: int, shrink: bool
+) -> tuple[int, _Told | None]:
+    """How many examples ran, and the failure, for the plainest example."""
     names = sorted({name for structure in structures for name in structure.tensors})
     kinds = strategies.tuples(strategies.sampled_from(DRAWN), strategies.integers(0, 3))
     fillings = strategies.fixed_dictionaries(dict.fromkeys(names, kinds))
@@ -129,7 +144,7 @@ def _run(
     refusals: Counter[str] = Counter()
 
     @hypothesis.seed(seed)
-    @hypothesis.settings(_QUIET, max_examples=examples)
+    @hypothesis.settings(_QUIET if shrink else _HASTY, max_examples=examples)
     @hypothesis.given(strategies.sampled_from(structures), fillings)
     def sides_agree(structure: Structure, filling: dict[str, tuple[str, int]]) -> None:
         nonlocal count
@@ -146,20 +161,33 @@ def _run(
     try:
         sides_agree()
     except _Wrong as wrong:
-        return count, _failure_text(trials, structures, wrong)
+        return count, _plainest(trials, structures, wrong, shrink)
+    except hypothesis.errors.Flaky as flaky:
+        return count, _unsteady(trials, flaky)
     except hypothesis.errors.Unsatisfiable:
-        return count, f"no example could be run: {refusals.most_common(1)[0][0]}"
+        return count, _Told(f"no example could be run: {refusals.most_common(1)[0][0]}")
     return count, None
 
 
-def _failure_text(trials: Trials, structures: list[Structure], wrong: _Wrong) -> str:
+def _unsteady(trials: Trials, flaky: hypothesis.errors.Flaky) -> _Told:
+    """What is told of an example that failed once and passed once."""
+    wrongs = [one for one in getattr(flaky, "exceptions", ()) if isinstance(one, _Wrong)]
+    if not wrongs:
+        return _Told(f"{_UNSTEADY}: {flaky}")
+    one = wrongs[0]
+    reason = f"{_UNSTEADY}: {one.reason}"
+    return _told(trials, _Wrong(one.kind, reason, one.structure, one.values))
+
+
+def _plainest(trials: Trials, structures: list[Structure], wrong: _Wrong, shrink: bool) -> _Told:
     """The reason and a program, for the plainest example that fails."""
     structure, values, reason = wrong.structure, wrong.values, wrong.reason
     if wrong.kind == VALUES:
         plainer = simplest(trials, structures, structure)
         if plainer is not None:
             structure, values = plainer
-        values = simplified(trials, values)
+        if shrink:
+            values = simplified(trials, values)
         reason = trials.run(values) or reason
     else:  # a matter of the structure alone
         for plain in structures:
@@ -168,9 +196,15 @@ def _failure_text(trials: Trials, structures: list[Structure], wrong: _Wrong) ->
                 structure, reason = plain, found
                 break
         values = trials.smooth_values(structure)
+    return _told(trials, _Wrong(wrong.kind, reason, structure, values))
+
+
+def _told(trials: Trials, wrong: _Wrong) -> _Told:
+    structure, reason = wrong.structure, wrong.reason
     constants = ", ".join(f"{name}={value}" for name, value in structure.constants.items())
     where = f" with {constants}" if constants else ""
-    return f"{reason}{where}\n{program_text(trials, values, structure.tensors, wrong.kind)}"
+    program = program_text(trials, wrong.values, structure.tensors, wrong.kind)
+    return _Told(f"{reason}{where}\n{program}", structure)
 
 
 def _difference(

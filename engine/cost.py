@@ -1,17 +1,18 @@
 """What a node costs on a target.
 
 Takes a `Target` and the ops that become generated kernels; gives integer costs
-(femtoseconds) for the nodes of an e-graph. Pointwise work and views will be fused, so they
-cost their arithmetic; a reduction costs the reading of its input and a share of a launch; a
-product the larger of arithmetic and traffic; any other op a call into ATen, the traffic that
-such a call forces on its neighbours, and arithmetic. Values that only depend on frozen inputs are
-computed once, so they cost the memory they hold.
+(femtoseconds) for the nodes of an e-graph. docs/costs.md explains each term. Pointwise work and
+views will be fused, so they cost their arithmetic, and a kernel of their own only where a product
+or the caller reads what they make; a reduction costs the reading of its input and a share of a
+launch; a product the larger of arithmetic and traffic (`products`); any other op a call into
+ATen, the traffic that such a call forces on its neighbours, and arithmetic. Values that only
+depend on frozen inputs are computed once, so they cost the memory they hold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,14 +21,9 @@ from .dtypes import word_of
 from .egraph import FROZEN, LEAF, EGraph
 from .expr import Binary, Call, Expr, Literal, Name, children
 from .op import Op
+from .products import PRODUCTS, hint, product_shape, sizes, tiled_seconds
 from .target import Target
 
-# Products, and which argument holds the summed size as its last.
-PRODUCTS: Mapping[str, int] = {
-    **dict.fromkeys(("mm", "bmm", "matmul", "linear", "mv", "dot"), 0),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv"), 1),
-}
-_UNKNOWN_SIZE = 4096  # stands for a symbolic size without an example
 _PLAIN = frozenset(
     [
         "add",
@@ -71,6 +67,27 @@ class CostModel:
         self.lowered: Mapping[str, str] = {**lowered, "getitem": "view"}
         self._known: dict[tuple[int, ...], int] = {}
         self._flops: dict[str, float] = {}
+        self._stored: set[int] = set()
+
+    def survey(self, graph: EGraph, roots: Iterable[int]) -> None:
+        """Learns which classes must be in memory, whichever kernels are made: those of `roots`
+        and what products read, through views too. To be called when the graph has changed."""
+        waiting = list(map(graph.find, roots))
+        views: dict[int, list[int]] = {}
+        for node, kind in enumerate(graph.kind):
+            if kind == LEAF or graph.level[graph.find(node)] == FROZEN:
+                continue
+            op = graph.constructors[kind].op
+            if op.name in PRODUCTS:
+                waiting += graph.children(node)
+            elif self.lowered.get(op.name) == "view":
+                views.setdefault(graph.find(node), []).extend(graph.children(node))
+        self._stored = set()
+        while waiting:
+            owner = waiting.pop()
+            if owner not in self._stored:
+                self._stored.add(owner)
+                waiting += views.get(owner, ())
 
     def cost(self, graph: EGraph, node: int) -> int:
         """Femtoseconds, at least 1. Leaves are free."""
@@ -78,34 +95,40 @@ class CostModel:
         if kind == LEAF:
             return 1
         out = graph.metadata.values[graph.meta[node]]
-        if graph.level[graph.find(node)] == FROZEN:
+        owner = graph.find(node)
+        if graph.level[owner] == FROZEN:
             return 1 + round(self.target.memory * _bytes(out) * _SECOND)
         children = graph.children(node)
-        key = (kind, graph.meta[node], *(graph.meta[child] for child in children))
+        stored = owner in self._stored
+        key = (kind, stored, graph.meta[node], *(graph.meta[child] for child in children))
         found = self._known.get(key)
         if found is None:
             inputs = [graph.metadata.values[graph.meta[child]] for child in children]
-            seconds = self.seconds(graph.constructors[kind].op, inputs, out)
+            seconds = self.seconds(graph.constructors[kind].op, inputs, out, stored)
             found = self._known[key] = max(1, round(seconds * _SECOND))
         return found
 
-    def seconds(self, op: Op, inputs: Sequence[Any], out: Any) -> float:
-        """The price of `op` on tensors like `inputs` with a result like `out`."""
+    def seconds(self, op: Op, inputs: Sequence[Any], out: Any, stored: bool = False) -> float:
+        """The price of `op` on tensors like `inputs` with a result like `out`, which is in
+        memory in any case where it is `stored`."""
         target = self.target
         read, written = sum(map(_bytes, inputs)), _bytes(out)
         match self.lowered.get(op.name):
             case "view" | "creation":
-                return target.view
+                apart = target.strided * target.traffic(written) if _is_apart(op, out) else 0.0
+                return target.view + apart
             case "pointwise":
-                return target.view + _count(out) * self._pointwise(op) / target.scalar_flops
+                kernel = target.launch + target.traffic(2 * written) if stored else 0.0
+                return target.view + kernel + _count(out) * self._pointwise(op) / target.scalar_flops
             case "reduction":
                 work = sum(map(_count, inputs)) / target.scalar_flops
                 return target.reduction * target.launch + target.traffic(read) + work
             case "indexed":
                 return target.launch + target.traffic(2 * written)
-        if op.name in PRODUCTS or op.name in ("convolution", "sdpa", "convolution_backward"):
-            rate = target.matrix_rate(_dtype(out, inputs))
-            work = product_flops(op.name, inputs, out) / rate
+        if op.name in PRODUCTS:
+            shape = product_shape(op.name, inputs, out)
+            dtype, size = _dtype(out, inputs)
+            work = tiled_seconds(target, shape, target.matrix_rate(dtype), size)
             return target.extern + max(work, target.traffic(read + written))
         work = _OPAQUE * (sum(map(_count, inputs)) + _count(out)) / target.scalar_flops
         return target.extern + 2 * target.traffic(read + written) + work
@@ -144,34 +167,22 @@ def _flops(expr: Expr) -> float:
     return sum(below) + 1.0
 
 
-def product_flops(name: str, inputs: Sequence[Any], out: Any) -> float:
-    """Multiply-adds times two of a matrix product, convolution or attention."""
-    first = out[0] if isinstance(out, (tuple, list)) else out
-    if name in PRODUCTS:
-        summed = inputs[PRODUCTS[name]].shape
-        return 2.0 * _count(out) * (hint(summed[-1]) if len(summed) else 1)
-    if name == "sdpa":
-        query, keys = inputs[0], inputs[1]
-        lengths = hint(keys.shape[-2]) * (hint(query.shape[-1]) + hint(first.shape[-1]))
-        return 2.0 * math.prod(map(hint, query.shape[:-1])) * lengths
-    weight = inputs[2] if name == "convolution_backward" else inputs[1]
-    image = inputs[0] if name == "convolution_backward" else first
-    per_output = _count(weight) / max(1, hint(weight.shape[0]))
-    return 2.0 * _count(image) * per_output * (2 if name == "convolution_backward" else 1)
-
-
-def hint(size: Any) -> int:
-    """A plain size: the example value of a symbolic one, never a guard."""
-    if isinstance(size, int):
-        return size
-    node = size.node
-    value = node.hint if node.has_hint() else None
-    return _UNKNOWN_SIZE if value is None else int(value)
+def _is_apart(op: Op, out: Any) -> bool:
+    """Whether the rows of a slice lie apart in memory, with what was left out in between."""
+    if op.name != "slice" or not isinstance(out, torch.Tensor):
+        return False
+    expected = 1
+    for size, stride in zip(reversed(out.shape), reversed(out.stride()), strict=True):
+        if hint(size) != 1:
+            if hint(stride) != expected:
+                return True
+            expected *= hint(size)
+    return False
 
 
 def _count(value: Any) -> float:
     if isinstance(value, torch.Tensor):
-        return float(math.prod(map(hint, value.shape)))
+        return float(math.prod(sizes(value)))
     if isinstance(value, (tuple, list)):
         return sum(map(_count, value))
     return 0.0
@@ -185,8 +196,9 @@ def _bytes(value: Any) -> float:
     return 0.0
 
 
-def _dtype(out: Any, inputs: Sequence[Any]) -> str:
+def _dtype(out: Any, inputs: Sequence[Any]) -> tuple[str, int]:
+    """The dtype that a product is computed in, and the bytes of an element."""
     for value in (out, *inputs):
         if isinstance(value, torch.Tensor):
-            return word_of(value.dtype)
-    return "any"
+            return word_of(value.dtype), value.dtype.itemsize
+    return "any", 1

@@ -22,6 +22,10 @@ from .world import EvaluateError, Facts, Truth, World, is_constant, is_number
 # The environment entry that names the device new tensors live on.
 DEVICE = "$device"
 
+# Kernels that divide by a size and end the process where it is 0; the torch functions above
+# them see to it that none is.
+_NEED_ELEMENTS = frozenset({"_scaled_dot_product_flash_attention_for_cpu"})
+
 _OPERATORS: Mapping[str, str] = {
     "+": "add",
     "-": "sub",
@@ -226,6 +230,10 @@ def _shown(value: Any) -> str:
     return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else str(value)
 
 
+def _has_elements(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or value.numel() > 0
+
+
 class TensorWorld:
     """Makes tensors by calling torch. Questions about a place in a graph have no answer here:
     they count as true (`Truth.FREE`)."""
@@ -238,6 +246,8 @@ class TensorWorld:
         target, call_args, kwargs = self.table.call(op, args)
         if op is GETITEM:
             return operator.getitem(*call_args)
+        if op.name in _NEED_ELEMENTS and not all(_has_elements(arg) for arg in call_args):
+            raise EvaluateError(f"{op.name} takes no empty tensors")
         result = target(*call_args, **kwargs)
         return tuple(result) if isinstance(result, list) else result
 

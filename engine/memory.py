@@ -47,10 +47,13 @@ class Storages:
 
 
 def storage(value: Any) -> int | None:
-    """The identity of a tensor's memory; None for anything else."""
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+    """The identity of a tensor's memory; None for anything else, and where nothing tells it."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    try:
         return int(value.untyped_storage()._cdata)
-    return None
+    except NotImplementedError:  # wrappers of torch.func, in the bodies of higher-order ops
+        return None
 
 
 def may_alias(target: torch._ops.OpOverload) -> bool:

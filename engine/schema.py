@@ -86,6 +86,7 @@ _FORMS: Mapping[str, Mapping[str, Any]] = {
 
 
 _NUMBER: Mapping[str, Any] = {"type": "number", "minimum": 0}
+_WHOLE_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 1}
 _TARGET: Mapping[str, Any] = {
     "doc": {"description": "What machine this is.", "type": "string"},
     "name": {"description": "The file's name without .yaml.", "type": "string"},
@@ -100,9 +101,12 @@ _TARGET: Mapping[str, Any] = {
         "required": ["any"],
     },
     "scalar_flops": {"description": "Elementwise operations per second.", **_NUMBER},
+    "units": {"description": "Tiles of a product computed at once (cores).", **_WHOLE_NUMBER},
+    "tile": {"description": "Elements of a product's result that one unit holds.", **_WHOLE_NUMBER},
     "launch": {"description": "Seconds that a generated kernel costs at least.", **_NUMBER},
     "extern": {"description": "Seconds that a call into ATen costs at least.", **_NUMBER},
     "reduction": {"description": "The share of a launch that a reduction pays.", **_NUMBER},
+    "strided": {"description": "Extra share of traffic for rows that lie apart.", **_NUMBER},
     "view": {"description": "Seconds that keeping one more node costs.", **_NUMBER},
     "memory": {"description": "Seconds per byte of a folded constant.", **_NUMBER},
 }

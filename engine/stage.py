@@ -163,6 +163,7 @@ class StageRun:
         graph = encoding.graph
         graph.deciding = deciding_nodes(encoding)
         self._tick("encode")
+        self.costs.survey(graph, self._root_classes(encoding))
         self.cost_before = self.cost_after = sum(
             self.costs.cost(graph, node) for node in range(len(graph))
         )
@@ -263,6 +264,7 @@ class StageRun:
     def problem(self, encoding: Encoding) -> tuple[Problem, dict[int, list[int]]]:
         """What there is to choose from, and the nodes of every class in the same order."""
         graph, cost = encoding.graph, self.costs.cost
+        self.costs.survey(graph, self._root_classes(encoding))
         classes: dict[int, list[int]] = {}
         for node in range(len(graph)):
             classes.setdefault(graph.find(node), []).append(node)
@@ -283,6 +285,10 @@ class StageRun:
         roots += [place[graph.find(encoding.classes[node])] for node in encoding.opaque]
         problem = Problem(members, children, owners, costs, list(dict.fromkeys(roots)), start)
         return problem, classes
+
+    @staticmethod
+    def _root_classes(encoding: Encoding) -> list[int]:
+        return [encoding.classes[node] for node in encoding.roots]
 
     def _rules_of(self, node: int) -> tuple[str, ...]:
         assert self.applier is not None

@@ -15,6 +15,7 @@ from .rule import DTYPE_WORDS
 from .settings import read_settings
 
 _NO_NUMBERS = ("name", "device", "flops")
+_WHOLE = ("units", "tile")
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,13 @@ class Target:
     """Rates per second, times in seconds, sizes in bytes.
 
     `flops` is the peak of matrix products per dtype, `scalar_flops` that of elementwise
-    work. `launch` is the fixed price of a generated kernel, `extern` that of a call into
-    ATen. `reduction` is the share of a launch that one reduction pays, since neighbours of
-    one domain become one kernel. `view` is what keeping one more node costs at all.
+    work. `units` is how many parts of a product are computed at once (cores, streaming
+    multiprocessors), `tile` the most elements of a result that one of them holds. `launch` is
+    the fixed price of a generated kernel, `extern` that of a call into ATen. `reduction` is the
+    share of a launch that one reduction pays, since neighbours of one domain become one kernel.
+    `strided` is how much longer it takes to read rows that lie apart, as a share of their
+    traffic. `view` is what keeping one more node costs at all, `memory` the price of a byte of a
+    constant folded at compile time.
     """
 
     name: str
@@ -34,19 +39,23 @@ class Target:
     cache: float
     flops: Mapping[str, float]
     scalar_flops: float
+    units: float
+    tile: float
     launch: float
     extern: float
     reduction: float
+    strided: float
     view: float
-    memory: float  # seconds per byte of a constant folded at compile time
+    memory: float
 
     def matrix_rate(self, dtype: str) -> float:
         """Peak matrix flops for a dtype; `any` where the file does not list it."""
         return self.flops.get(dtype, self.flops["any"])
 
     def traffic(self, size: float) -> float:
-        """Seconds to move `size` bytes."""
-        return size / (self.cache_bandwidth if size <= self.cache else self.bandwidth)
+        """Seconds to move `size` bytes: all through the cache, and what it cannot hold from
+        memory."""
+        return size / self.cache_bandwidth + max(0.0, size - self.cache) / self.bandwidth
 
 
 @lru_cache(maxsize=16)
@@ -57,8 +66,11 @@ def load_target(name: str, folder: Path | None = None) -> Target:
     """
     base = folder or RULES / "targets"
     path = base / f"{name}.yaml"
-    if not path.exists():
-        path = base / "generic.yaml"
+    return read_target(path if path.exists() else base / "generic.yaml")
+
+
+def read_target(path: Path) -> Target:
+    """The target in a file. Raises RuleErrors with every mistake and its place."""
     settings = read_settings(path)
     known = [field.name for field in fields(Target)]
     settings.only(("doc", *known), "a target")
@@ -68,7 +80,9 @@ def load_target(name: str, folder: Path | None = None) -> Target:
     if flops.values:
         flops.need(("any",), "'flops'")
     rates = {dtype: flops.number(dtype) for dtype in flops.values}
-    numbers = {key: settings.number(key) for key in known if key not in _NO_NUMBERS}
+    numbers: dict[str, float] = {
+        key: settings.number(key, whole=key in _WHOLE) for key in known if key not in _NO_NUMBERS
+    }
     texts = {key: settings.text(key) for key in ("name", "device")}
     settings.finish()
     return Target(**{**texts, **numbers, "flops": rates})  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ from .trial import Rejected, Trials
 _ROUNDS = 14
 _MOST_NODES = 1500  # a graph of two expressions has a dozen
 _MATCHES = 400
+_CYCLE = 4  # last rounds whose rules are named: endless ones take turns
 
 
 @dataclass(frozen=True)
@@ -108,17 +109,18 @@ def measure_growth(rules: Sequence[Rule], graph: fx.GraphModule, table: OpTable)
             continue
     phase = Phase("growth", ("all",), iterations=1, matches=_MATCHES)
     egraph, applier = encoding.graph, Applier(encoding.graph, table, None)
-    sizes, ended, before = [len(egraph)], False, 0
+    sizes, ended, before = [len(egraph)], False, [0]
     with Saturator(egraph, applier, {"all": patterns}) as saturator:
         while len(sizes) <= _ROUNDS and len(egraph) < _MOST_NODES:
-            before = len(applier.firings)
+            before.append(len(applier.firings))
             saturator.run(phase, ["all"], _MOST_NODES)
             ended = len(egraph) == sizes[-1]
             if ended:
                 break
             sizes.append(len(egraph))
-    fired = () if ended else dict.fromkeys(one.rule.name for one in applier.firings[before:])
-    return Growth(tuple(sizes), ended, tuple(fired))
+    late = applier.firings[before[-_CYCLE:][0] :]
+    fired = dict.fromkeys(firing.rule.name for firing in late)
+    return Growth(tuple(sizes), ended, () if ended else tuple(fired))
 
 
 def graph_of(trials: Trials, values: Mapping[str, Any]) -> fx.GraphModule:

@@ -103,11 +103,11 @@ class Trials:
                 return reason if len(self.rule.match) == 1 else f"{name}: {reason}"
         return None
 
-    def reference_sides(self, values: Mapping[str, Any]) -> list[Sides]:
+    def reference_sides(self, values: Mapping[str, Any], without: str | None = None) -> list[Sides]:
         """All results of both sides, every op rounded once. Raises Rejected."""
         world, env = ReferenceWorld(self.table), self._environment(values)
         left, right = self._left(env, world), self._right(env, world)
-        pairs = self._pairs(env, left, right, values, world, None).values()
+        pairs = self._pairs(env, left, right, values, world, without).values()
         return [sides for sides in pairs if isinstance(sides, Sides)]
 
     def tolerance(self, values: Mapping[str, Any], dtype: torch.dtype) -> float:
@@ -198,7 +198,7 @@ class Trials:
                     _scale(values),
                     overflow_is_fine="no_overflow" in self.kept(without),
                     only_places=_is_huge(values),
-                    steady=not (soft and one.dtype is torch.float64),
+                    soft=soft,
                 )
             elif type(one) is not type(two):
                 pairs[name] = f"{one!r} becomes {two!r}"

@@ -26,15 +26,21 @@ WRONG = {
     "zero": ("x: float[...]", "x + 0.0", "x", "exact", "zeros of another sign"),
     "dtype": ("x: float[m]", "x * 2.0", "cast(x * 2.0, f64)", "exact", "dtype"),
     "shape": ("x: float[m, n]", "sum(x, dim=1)", "sum(x, dim=1, keepdim=True)", "exact", "shape"),
-    "gradient": ("x: float[...]", "exp(x)", "exp(detach(x))", "exact", "Tensor-likes are not"),
+    "gradient": ("x: float[...]", "exp(x)", "exp(detach(x))", "exact", "not close"),
     "copy": (
         "x: float[m, n]",
         "Tensor.view(x, m * n)",
         "torch.clone(Tensor.view(x, m * n))",
         "exact",
-        "place",
+        "not the same part of x",
     ),
-    "view": ("x: float[m, n]", "torch.clone(x)", "Tensor.view(x, m, n)", "exact", "place"),
+    "view": (
+        "x: float[m, n]",
+        "torch.clone(x)",
+        "Tensor.view(x, m, n)",
+        "exact",
+        "not the same part of x",
+    ),
 }
 # Runs each program alone and tells how it ends.
 DRIVER = """

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from eqsat.engine.cost import CostModel, hint, product_flops
+from eqsat.engine.cost import CostModel
 from eqsat.engine.load import builtin_book
 from eqsat.engine.ops import OpTable
+from eqsat.engine.products import hint, product_flops
 from eqsat.engine.schedule import load_schedule
 from eqsat.engine.source import RuleErrors
 from eqsat.engine.target import load_target
