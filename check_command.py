@@ -1,19 +1,22 @@
 """`eqsat check`: are the rules of these files right?
 
-Takes paths and prints what is wrong; gives an exit status: 0 all are right, 1 some are not.
+Takes paths and prints what is wrong; gives an exit status: 0 all are right, 1 some are not,
+130 stopped by Ctrl-C. Rules are tested in processes of their own, as a wrong one may crash a
+kernel of torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from torch import fx
 
 from .codegen.compile import CompiledGraph, CompileOptions, compile_program
-from .engine.check import check_rule
+from .engine.check import CheckResult, check_rule
 from .engine.compiled import compiled_failures
 from .engine.load import builtin_book
 from .engine.naming import meant
@@ -22,18 +25,41 @@ from .engine.rule import Rule
 from .engine.schedule import load_schedule
 from .engine.source import RuleErrors
 from .engine.termination import neighbours
+from .engine.workers import Lost, run_all, usable_cores
 from .lowering.fuse import fuse
 from .lowering.lower import lower
 from .lowering.simplify import simplify
 from .rule_paths import load_path
 from .terminal import print_plain
 
+_SECONDS, _SECONDS_PER_EXAMPLE = 120, 1.0  # a rule may take; most take one second in all
+_INTERRUPTED = 130
 
-def check_paths(
-    paths: Sequence[str], only: Sequence[str], examples: int, seed: int, compiled: int | None = 0
-) -> int:
-    """Load the rules of `paths` and test each by hypothesis; prints what is wrong. The sides of
-    `compiled` of the rules, drawn by `seed`, are compiled too (None: those of all)."""
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """`only` holds names and globs of rules. The sides of `compiled` of the rules are compiled
+    too (None: those of all). `jobs` processes check rules (None: as many as there are cores; 0:
+    this one), each rule for at most `limit` seconds (None: as many as its examples may take)."""
+
+    only: Sequence[str] = ()
+    examples: int = 30
+    seed: int = 0
+    compiled: int | None = 0
+    jobs: int | None = None
+    limit: float | None = None
+
+    @property
+    def processes(self) -> int:
+        return usable_cores() if self.jobs is None else self.jobs
+
+    @property
+    def seconds(self) -> float:
+        return _SECONDS + self.examples * _SECONDS_PER_EXAMPLE if self.limit is None else self.limit
+
+
+def check_paths(paths: Sequence[str], settings: CheckSettings) -> int:
+    """Load the rules of `paths` and test each; prints what is wrong."""
     console = Console()
     try:
         loaded = [(path, load_path(path)) for path in paths]
@@ -48,25 +74,87 @@ def check_paths(
         for _, book in loaded
         for table in [OpTable(book.ops)]
         for rule in book.rules
-        if not only or any(rule.name in meant(book.rules, pattern) for pattern in only)
+        if not settings.only
+        or any(rule.name in meant(book.rules, pattern) for pattern in settings.only)
     ]
-    known = {rule.name: rule for rule in (*builtin_book().rules, *(rule for rule, _ in checked))}
-    wrong = set()
-    for rule, table in track(checked, "checking rules", console=console, transient=True):
-        beside = neighbours(rule, list(known.values()), load_schedule())
-        result = check_rule(rule, table, seed=seed, examples=examples, beside=beside)
-        for text in (*result.failures, *result.warnings):
-            print_plain(console, f"{rule.where} {rule.name}: {text}")
-        if not result.ok:
-            wrong.add(rule.name)
-    right = [(rule, table) for rule, table in checked if rule.name not in wrong]
-    drawn = right if compiled is None else sample(right, compiled, seed)
-    for name, text in compiled_failures(drawn, _compile_plainly, seed).items():
-        where = next(rule.where for rule, _ in drawn if rule.name == name)
-        print_plain(console, f"{where} {name}: {text}")
-        wrong.add(name)
+    wrong: set[str] = set()
+    try:
+        _check_all(checked, settings, console, wrong)
+        right = [(rule, table) for rule, table in checked if rule.name not in wrong]
+        drawn = right
+        if settings.compiled is not None:
+            drawn = sample(right, settings.compiled, settings.seed)
+        for name, text in _compiled_failures(drawn, settings).items():
+            where = next(rule.where for rule, _ in drawn if rule.name == name)
+            print_plain(console, f"{where} {name}: {text}")
+            wrong.add(name)
+    except KeyboardInterrupt:
+        console.print(f"stopped; {len(wrong)} rules are wrong so far")
+        return _INTERRUPTED
     console.print(f"{len(checked)} rules checked, {len(drawn)} compiled, {len(wrong)} wrong")
     return 1 if wrong else 0
+
+
+def _check_all(
+    checked: Sequence[tuple[Rule, OpTable]],
+    settings: CheckSettings,
+    console: Console,
+    wrong: set[str],
+) -> None:
+    """Tests each rule and prints what is wrong, in the order of the rules; adds to `wrong`."""
+    known = {rule.name: rule for rule in (*builtin_book().rules, *(rule for rule, _ in checked))}
+    schedule = load_schedule()
+
+    def check(pair: tuple[Rule, OpTable]) -> CheckResult:
+        rule, table = pair
+        beside = neighbours(rule, list(known.values()), schedule)
+        return check_rule(
+            rule, table, seed=settings.seed, examples=settings.examples, beside=beside
+        )
+
+    results = run_all(check, checked, settings.processes, settings.seconds)
+    progress = Progress(console=console, transient=True, auto_refresh=False)  # no thread: we fork
+    with progress:
+        bar = progress.add_task("checking rules", total=len(checked))
+        for (rule, _), result in zip(checked, results, strict=True):
+            texts = _lost_texts(result) if isinstance(result, Lost) else _texts(result)
+            for text in texts:
+                print_plain(progress.console, f"{rule.where} {rule.name}: {text}")
+            if isinstance(result, Lost) or not result.ok:
+                wrong.add(rule.name)
+            progress.update(bar, advance=1, refresh=True)
+
+
+def _texts(result: CheckResult) -> tuple[str, ...]:
+    return (*result.failures, *result.warnings)
+
+
+def _lost_texts(lost: Lost) -> tuple[str, ...]:
+    last = f"\nIn this call:\n{lost.program}" if lost.program else ""
+    return (f"checking it {lost.reason}{last}",)
+
+
+def _compiled_failures(
+    rules: Sequence[tuple[Rule, OpTable]], settings: CheckSettings
+) -> dict[str, str]:
+    """What is wrong with the compiled sides, by name of rule. Where all together crash, each
+    rule is compiled by itself."""
+
+    def compile_some(some: Sequence[tuple[Rule, OpTable]]) -> dict[str, str]:
+        return compiled_failures(some, _compile_plainly, settings.seed)
+
+    limit = settings.seconds * max(len(rules), 1)
+    (found,) = run_all(compile_some, [rules], settings.processes, limit)
+    if not isinstance(found, Lost):
+        return found
+    failures: dict[str, str] = {}
+    alone = run_all(compile_some, [[pair] for pair in rules], settings.processes, settings.seconds)
+    for (rule, _), result in zip(rules, alone, strict=True):
+        if isinstance(result, Lost):
+            failures[rule.name] = f"compiling and running its sides {result.reason}"
+        else:
+            failures |= result
+    return failures
 
 
 def sample(

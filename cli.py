@@ -36,7 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_new(_command(commands, "new", "write a rule file to start from", _new))
     _add_rules(_command(commands, "rules", "list, show and count the rules", _rules_list))
     _add_lint(_command(commands, "lint", "say what is wrong with rule files", _lint))
-    _command(commands, "schema", "write the editor schemas of rule files", _schema)
+    _add_calibrate(
+        _command(commands, "calibrate", "measure this machine for the cost model", _calibrate)
+    )
+    _command(commands, "schema", "write the editor schemas and the tables of the guide", _schema)
     return parser
 
 
@@ -54,6 +57,7 @@ def _add_explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("program", nargs="?", help=_PROGRAM)
     explain.add_argument("--json", action="store_true", help="print JSON")
     explain.add_argument("--rejected", action="store_true", help="list every pair not fused")
+    explain.add_argument("--node", metavar="NAME", help="only pairs not fused with this node")
     explain.add_argument("--html", metavar="FILE", help="write a page for a browser")
     why = explain.add_argument_group("why a rule did not fire")
     why.add_argument("--why-not", metavar="RULE", help="say what kept this rule from the program")
@@ -93,6 +97,23 @@ def _add_check(check: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--no-compiled", dest="compiled", action="store_const", const="0", help="compile none"
     )
+    check.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="processes that check rules (default: one per core; 0: none but this one)",
+    )
+    check.add_argument("--limit", type=float, metavar="SECONDS", help="stop a rule after that long")
+
+
+def _add_calibrate(calibrate: argparse.ArgumentParser) -> None:
+    calibrate.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    calibrate.add_argument(
+        "--write", metavar="FILE", help="write to FILE, not to what later compiles use"
+    )
+    calibrate.add_argument(
+        "--remove", action="store_true", help="forget what was measured: use the built-in numbers"
+    )
 
 
 def _add_lint(lint: argparse.ArgumentParser) -> None:
@@ -114,8 +135,11 @@ def _add_new(new: argparse.ArgumentParser) -> None:
     )
     new.add_argument("--out", metavar="FILE", help="where to write (default: NAME.yaml)")
     new.add_argument("--force", action="store_true", help="write over a file that exists")
-    new.add_argument("--stage", default="post_grad", help="post_grad (default) or pre_grad")
-    new.add_argument("--examples", type=int, default=30, help="examples drawn to check it")
+    new.add_argument(
+        "--stage",
+        help="post_grad or pre_grad (default: post_grad, unless only a kernel is left there)",
+    )
+    new.add_argument("--examples", type=int, default=100, help="examples drawn to check it")
 
 
 def _add_rules(rules: argparse.ArgumentParser) -> None:
@@ -166,6 +190,8 @@ def _explain(options: argparse.Namespace) -> int:
         return explain_why_not(options.program, question, json_output=options.json)
     if options.at or options.stage or options.graph is not None:
         options.parser.error("--at, --stage and --graph belong to --why-not RULE")
+    if options.node is not None and not options.rejected:
+        options.parser.error("--node belongs to --rejected")
     if options.against or options.disable:
         from .difference import compare_options  # noqa: PLC0415
 
@@ -178,7 +204,12 @@ def _explain(options: argparse.Namespace) -> int:
         return write_page(options.program, options.html)
     from .explanation import explain_program  # noqa: PLC0415
 
-    return explain_program(options.program, json_output=options.json, rejected=options.rejected)
+    return explain_program(
+        options.program,
+        json_output=options.json,
+        rejected=options.rejected,
+        node=options.node,
+    )
 
 
 def _count_or_all(text: str) -> str:
@@ -188,10 +219,13 @@ def _count_or_all(text: str) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from .check_command import check_paths  # noqa: PLC0415
+    from .check_command import CheckSettings, check_paths  # noqa: PLC0415
 
     compiled = None if options.compiled == "all" else int(options.compiled)
-    return check_paths(options.paths, options.only, options.examples, options.seed, compiled)
+    settings = CheckSettings(
+        options.only, options.examples, options.seed, compiled, options.jobs, options.limit
+    )
+    return check_paths(options.paths, settings)
 
 
 def _new(options: argparse.Namespace) -> int:
@@ -244,6 +278,12 @@ def _lint(options: argparse.Namespace) -> int:
     if not options.paths:
         options.parser.error("name rule files or folders, or a code with --explain")
     return lint_paths(options.paths, options.strict, options.json)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from .calibrate_command import calibrate_machine  # noqa: PLC0415
+
+    return calibrate_machine(options.device, options.write, remove=options.remove)
 
 
 def _schema(_: argparse.Namespace) -> int:

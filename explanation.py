@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from rich.table import Table
 
 from .programs import ProgramError, run_program
 from .reports import CompileReport, recording
-from .terminal import complain, print_json
+from .terminal import complain, print_json, print_plain
 
 _SHOWN_ORIGINS = 6  # FX nodes named per kernel before "and N more"
 _SHOWN_REASONS = 6
@@ -51,8 +52,11 @@ def explain_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanati
     return Explanation(tuple(reports), result)
 
 
-def explain_program(program: str, *, json_output: bool, rejected: bool) -> int:
-    """Run `SCRIPT.py`, or compile and call `module:function`, and print what happened.
+def explain_program(
+    program: str, *, json_output: bool, rejected: bool, node: str | None = None
+) -> int:
+    """Run `SCRIPT.py`, or compile and call `module:function`, and print what happened; with
+    `node`, only the pairs not fused that hold this FX node, op or nest (or glob).
 
     Gives the exit status: 0, 1 where no graph was compiled, 2 where the program is not found.
     """
@@ -65,6 +69,8 @@ def explain_program(program: str, *, json_output: bool, rejected: bool) -> int:
         return 1
     if json_output:
         print_json([report_json(report) for report in reports])
+    elif node is not None:
+        _print_rejected_at(reports, Console(), node)
     else:
         print_reports(reports, Console(), rejected=rejected)
     return 0
@@ -152,17 +158,39 @@ def _print_fusion(fusion: Any, console: Console, rejected: bool) -> None:
     console.print(f"fusion: {fusion.before} loop nests -> {fusion.after}")
     reasons = Counter((pair.rule, pair.where, pair.condition) for pair in fusion.rejected)
     if rejected:
+        if fusion.rejected:
+            console.print("pairs left apart:")
         for pair in fusion.rejected:
-            console.print(
-                f"  {pair.producer} + {pair.consumer}: {pair.rule} ({pair.where}): "
-                f"{pair.condition} with {pair.values}",
-                markup=False,
-            )
+            print_plain(console, f"  {_pair_line(pair)}")
         return
     if reasons:
         console.print("pairs left apart, by reason (each one: --rejected):")
     for (rule, where, condition), count in reasons.most_common(_SHOWN_REASONS):
         console.print(f"  {count} x {rule} ({where}): {condition}", markup=False)
+
+
+def _print_rejected_at(reports: Sequence[CompileReport], console: Console, node: str) -> None:
+    found = False
+    for report in reports:
+        for pair in report.fusion.rejected if report.fusion is not None else ():
+            calls = {name: op for side in pair.nodes for name, op in side.items()}
+            names = (*calls, *calls.values(), pair.producer, pair.consumer)
+            if any(fnmatchcase(name, node) for name in names):
+                found = True
+                print_plain(console, f"graph {report.graph} ({report.kind}): {_pair_line(pair)}")
+    if not found:
+        print_plain(console, f"no pair that was left apart holds '{node}'")
+
+
+def _pair_line(pair: Any) -> str:
+    """The calls on both sides, the rule that came nearest, and the condition that decided."""
+    producer, consumer = (
+        ", ".join(f"{name} = {op}" for name, op in side.items()) for side in pair.nodes
+    )
+    values = ", ".join(f"{fact} = {value}" for fact, value in pair.values.items())
+    told = not values or list(pair.values) == [pair.condition]
+    decided = values or pair.condition if told else f"{pair.condition} ({values})"
+    return f"[{producer}] + [{consumer}]: {pair.rule} ({pair.where}): {decided}"
 
 
 def _some(names: Sequence[str]) -> str:

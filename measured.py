@@ -1,32 +1,33 @@
 """What the checker says of the outline of a rule.
 
-Takes an `Outline`; gives it with the numerics class, assumptions and leading sizes that were
-measured to hold, and what is wrong where none do.
+Takes an `Outline`; gives it with the numerics class, conditions, assumptions and leading sizes
+that were measured to hold, and what is wrong where none do.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-
-from hypothesis.errors import FlakyFailure
 
 from .engine.check import CheckResult, check_rule
 from .engine.draw import Search
 from .engine.load import load_book
 from .engine.ops import OpTable
-from .engine.rule import Rule
+from .engine.rule import DTYPE_WORDS, NUMERICS, Rule
 from .engine.source import RuleErrors
-from .scaffold import Outline, leads, narrowed, ordered
+from .repairs import Repair, repair
+from .scaffold import Outline, TensorVar, leads, ordered
+
+Tell = Callable[[str], None]
 
 _UNORDERED = "E601"
-_TOLERANCES = "{approximate: {rtol: 1.0e-3, atol: 1.0e-5}}"
-_ASSUMPTIONS = ((), ("no_overflow",), ("no_overflow", "no_nan"), ("finite",))
-_MOST_TRIALS = 8
+_MOST_REPAIRS = 14
 _RANKS, _ATTEMPTS = 12, 400  # structures drawn to see which ranks a left side takes
 _QUICK = 12  # examples per trial; the outline that is kept is checked with all
+_SURE = 100  # examples before a claim that was added counts as needless
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ def load_outline(outline: Outline, table: OpTable) -> Rule:
             raise RuleErrors(shown) from None
 
 
-def measure(outline: Outline, table: OpTable, examples: int, seed: int = 0) -> Measured:
-    """The outline with all that can be found out by checking it."""
+def measure(outline: Outline, table: OpTable, examples: int, tell: Tell, seed: int = 0) -> Measured:
+    """The outline with all that can be found out by checking it on `examples` examples; `tell`
+    hears what is tried."""
     try:
         load_outline(outline, table)
     except RuleErrors as errors:
@@ -68,80 +70,90 @@ def measure(outline: Outline, table: OpTable, examples: int, seed: int = 0) -> M
             load_outline(outline, table)
         except RuleErrors as again:
             return Measured(outline, None, str(again))
-    trials = _Trials(table, seed)
-    found = _holding(outline, trials)
-    if found is None:
-        return Measured(outline, trials.check(outline, _QUICK))
-    found = next((one for one in leads(found) if trials.varies(one) and trials.holds(one)), found)
-    found = trials.strictest(found, examples)
-    return Measured(found, trials.check(found, examples))
+    trials = _Trials(table, seed, tell)
+    quick = _holding(outline, trials, _QUICK)
+    if quick is None:
+        return Measured(outline, trials.last_word(outline, examples))
+    found = next((one for one in leads(quick) if trials.varies(one) and trials.holds(one)), quick)
+    sure = _holding(found, trials, examples)
+    if sure is None:
+        return Measured(found, trials.last_word(found, examples))
+    found = trials.strictest(sure, examples)
+    return Measured(found, trials.last_word(found, examples))
 
 
-def _holding(outline: Outline, trials: _Trials) -> Outline | None:
+def _holding(outline: Outline, trials: _Trials, examples: int) -> Outline | None:
     """The outline with what it needs to hold; None where nothing helps. Each failure says
     what to try next."""
-    current = outline
-    for _ in range(_MOST_TRIALS):
-        result = trials.check(current, _QUICK)
-        if result is None:
+    current, repairs = outline, list[Repair]()
+    result = trials.check(current, examples, "as it is")
+    while not result.ok:
+        next_one = repair(current, result)
+        if next_one is None or len(repairs) == _MOST_REPAIRS:
             return None
-        if result.ok:
-            return current
-        weaker = _weaker(current, result.failures[0].partition("\n")[0])
-        if weaker is None:
-            return None
-        current = weaker
-    return None
+        repairs.append(next_one)
+        current = next_one.outline
+        result = trials.check(current, examples, f"with {next_one.claim}")
+    return _pruned(current, outline, trials) if len(repairs) > 1 else current
 
 
-def _weaker(outline: Outline, reason: str) -> Outline | None:
-    """The outline with less claimed, as `reason` asks for."""
-    divisors = [f"{name} != 0" for name, kind in outline.vars.items() if kind == "const"]
-    if "division by zero" in reason and divisors and not set(divisors) <= set(outline.when):
-        return replace(outline, when=(*outline.when, *divisors))
-    if "gradient" in reason and outline.grad:
-        return replace(outline, grad=False)
-    if ("inf" in reason or "nan" in reason) and outline.assumes != _ASSUMPTIONS[-1]:
-        later = _ASSUMPTIONS.index(outline.assumes) + 1
-        return replace(outline, assumes=_ASSUMPTIONS[later])
-    if narrowed(outline) != outline:
-        return narrowed(outline)
-    if outline.numerics == "reassociate":
-        return replace(outline, numerics=_TOLERANCES)
-    return None
-
-
-def _unsteady(outline: Outline, flaky: FlakyFailure) -> CheckResult:
-    """The result for a side that does not compute the same twice."""
-    reason = "; ".join(str(error).partition("\n")[0] for error in flaky.exceptions)
-    text = f"a side gives another result for the same inputs when it runs again: {reason}"
-    return CheckResult(outline.name, (text,), (), 0, outline.numerics)
+def _pruned(current: Outline, start: Outline, trials: _Trials) -> Outline:
+    """The outline without what turned out not to be needed once all repairs were made."""
+    for condition in current.when:
+        if condition not in start.when:
+            fewer = tuple(one for one in current.when if one != condition)
+            without = replace(current, when=fewer)
+            if trials.check(without, _SURE, f"without {condition}").ok:
+                current = without
+    if current.vars != start.vars:
+        without = replace(current, vars=start.vars)
+        if trials.check(without, _SURE, "for all dtypes").ok:
+            current = without
+    if current.assumes != start.assumes:
+        without = replace(current, assumes=start.assumes)
+        if trials.check(without, _SURE, "without assumptions").ok:
+            current = without
+    return current
 
 
 class _Trials:
     """Checks of outlines, each made once."""
 
-    def __init__(self, table: OpTable, seed: int) -> None:
+    def __init__(self, table: OpTable, seed: int, tell: Tell) -> None:
         self.table = table
         self.seed = seed
-        self.known: dict[tuple[str, int], CheckResult | None] = {}
+        self.tell = tell
+        self.known: dict[tuple[str, int], CheckResult] = {}
+        self.failed: dict[str, CheckResult] = {}
 
-    def check(self, outline: Outline, examples: int) -> CheckResult | None:
-        """The checker's result; None where the outline does not load."""
-        key = (outline.text(), examples)
-        if key not in self.known:
-            try:
-                rule = load_outline(outline, self.table)
-                self.known[key] = check_rule(rule, self.table, seed=self.seed, examples=examples)
-            except RuleErrors:
-                self.known[key] = None
-            except FlakyFailure as flaky:
-                self.known[key] = _unsteady(outline, flaky)
-        return self.known[key]
+    def check(self, outline: Outline, examples: int, what: str) -> CheckResult:
+        """The checker's result, told as `what`; a failure is not shrunk."""
+        text = outline.text()
+        if text in self.failed:
+            return self.failed[text]
+        if (text, examples) not in self.known:
+            result = self.known[text, examples] = self._check(outline, examples, shrink=False)
+            reason = "holds" if result.ok else result.failures[0].partition("\n")[0]
+            self.tell(f"{what}: {reason}")
+            if not result.ok:
+                self.failed[text] = result
+        return self.known[text, examples]
+
+    def last_word(self, outline: Outline, examples: int) -> CheckResult:
+        """The result to be shown: that of `check`, with a shrunk failure."""
+        known = self.known.get((outline.text(), examples))
+        return known if known and known.ok else self._check(outline, examples, shrink=True)
+
+    def _check(self, outline: Outline, examples: int, *, shrink: bool) -> CheckResult:
+        try:
+            rule = load_outline(outline, self.table)
+        except RuleErrors as errors:
+            return CheckResult(outline.name, (str(errors),), (), 0, outline.numerics)
+        return check_rule(rule, self.table, seed=self.seed, examples=examples, shrink=shrink)
 
     def holds(self, outline: Outline) -> bool:
-        result = self.check(outline, _QUICK)
-        return result is not None and result.ok and result.examples > 0
+        result = self.check(outline, _QUICK, "with leading sizes as ...")
+        return result.ok and result.examples > 0
 
     def varies(self, outline: Outline) -> bool:
         """Whether the left side takes `...` of more than one rank."""
@@ -158,9 +170,12 @@ class _Trials:
         """The outline with the strictest class that every example shows."""
         if outline.numerics != "reassociate":
             return outline
-        for numerics in ("exact", "signed_zero"):
+        measured = self.check(outline, examples, "as reassociate").measured
+        words = {kind.word for kind in outline.vars.values() if isinstance(kind, TensorVar)}
+        floats = words & {"float", *DTYPE_WORDS["float"]}
+        first = NUMERICS.index(measured) if floats else 0
+        for numerics in NUMERICS[first : NUMERICS.index("reassociate")]:
             strict = replace(outline, numerics=numerics)
-            result = self.check(strict, examples)
-            if result is not None and result.ok:
+            if self.check(strict, examples, f"as {numerics}").ok:
                 return strict
         return outline

@@ -8,8 +8,9 @@ letters by tracing the snippet at several sizes.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -23,10 +24,15 @@ from .engine.spell import Numbers, Speller, SpellError
 from .session import Session
 from .snippet import Snippet
 
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61)
 _OTHER_CONSTANT = 0.75  # the second program has each constant times this
 _LETTERS = "mnklhsdbcpqrtuvwxyzagefij"
 _INDENT = "    "
+# Kernels that torch picks for one function by device and input: a rule about one of them would
+# be for this machine alone.
+_PICKED = re.compile(r"\b_scaled_dot_product_\w+")
+
+Sizes = Mapping[str, tuple[Any, ...]]  # per parameter: numbers, or expressions over symbols
 
 
 @dataclass(frozen=True)
@@ -86,20 +92,64 @@ def _side(field: str, roots: Mapping[str, str]) -> list[str]:
     return [f"  {field}:", *(f"{_INDENT}{name}: {text}" for name, text in roots.items())]
 
 
-def outline_rule(name: str, snippet: Snippet, stage: str, session: Session) -> Outline:
-    """The outline of a snippet at any sizes it works for; at its own sizes where it cannot
-    be traced at others. Raises CaptureError or SpellError where rules cannot say it."""
-    problem: Exception
+def outline_rule(
+    name: str, snippet: Snippet, stage: str, session: Session, tell: Callable[[str], None]
+) -> Outline:
+    """The outline of a snippet for every size that it works with another value of; the others
+    are those of the example. `tell` hears what is tried. Raises CaptureError or SpellError
+    where rules cannot say it."""
+    sizes: Sizes = {}
+    problem = ""
     try:
-        return _Outliner(name, snippet, stage, session, _sizes(snippet, stage, session)).outline()
+        sizes = _sizes(snippet, stage, session)
+        return _Outliner(name, snippet, stage, session, sizes).outline()
     except (CaptureError, SpellError) as error:
-        problem = error
+        problem = " ".join(str(error).split())
+    tell(f"not every size may vary: {problem}")
     outline = _Outliner(name, snippet, stage, session, {}).outline()
-    note = f"The sizes are those of the example: {problem}"
-    return Outline(**{**vars(outline), "notes": (" ".join(note.split()),)})
+    varying: list[sympy.Symbol] = []
+    for symbol in _symbols(sizes):
+        some = _fixed(sizes, snippet, [*varying, symbol])
+        try:
+            outline = _Outliner(name, snippet, stage, session, some).outline()
+        except (CaptureError, SpellError) as error:
+            tell(f"size {symbol} stays as it is: {error}")
+        else:
+            varying.append(symbol)
+    note = f"The sizes that are numbers are those of the example: {problem}"
+    return replace(outline, notes=(note,))
 
 
-def _sizes(snippet: Snippet, stage: str, session: Session) -> dict[str, tuple[Any, ...]]:
+def _symbols(sizes: Sizes) -> list[sympy.Symbol]:
+    """The free symbols in order of appearance."""
+    found: dict[sympy.Symbol, None] = {}
+    for size in itertools.chain.from_iterable(sizes.values()):
+        if isinstance(size, sympy.Expr):
+            found.update(dict.fromkeys(sorted(size.free_symbols, key=str)))
+    return list(found)
+
+
+def _own(sizes: Sizes, snippet: Snippet) -> dict[sympy.Symbol, int]:
+    """What the symbols are in the example."""
+    own: dict[sympy.Symbol, int] = {}
+    for name, dims in sizes.items():
+        for size, number in zip(dims, snippet.inputs[name].shape, strict=True):
+            if isinstance(size, sympy.Symbol):
+                own[size] = number
+    return own
+
+
+def _fixed(sizes: Sizes, snippet: Snippet, free: Sequence[sympy.Symbol]) -> Sizes:
+    """The sizes with numbers for all symbols but `free`."""
+    own = _own(sizes, snippet)
+    numbers = {symbol: value for symbol, value in own.items() if symbol not in free}
+    return {
+        name: tuple(s.subs(numbers) if isinstance(s, sympy.Expr) else s for s in dims)
+        for name, dims in sizes.items()
+    }
+
+
+def _sizes(snippet: Snippet, stage: str, session: Session) -> Sizes:
     """Per parameter its sizes: numbers, or expressions over symbols. Equal symbols are sizes
     that before and after need to be equal. Raises CaptureError."""
 
@@ -124,7 +174,7 @@ class _Outliner:
         snippet: Snippet,
         stage: str,
         session: Session,
-        sizes: Mapping[str, tuple[Any, ...]],
+        sizes: Sizes,
     ) -> None:
         self.name = name
         self.snippet = snippet
@@ -200,25 +250,18 @@ class _Outliner:
 
     def _letters(self) -> dict[Any, str]:
         """A letter per free symbol, in order of appearance."""
-        symbols: dict[Any, None] = {}
-        for sizes in self.sizes.values():
-            for size in sizes:
-                if isinstance(size, sympy.Expr):
-                    symbols.update(dict.fromkeys(sorted(size.free_symbols, key=str)))
         free = (letter for letter in _LETTERS if letter not in self.snippet.inputs)
         numbered = (f"n{i}" for i in itertools.count(1) if f"n{i}" not in self.snippet.inputs)
-        return dict(zip(symbols, itertools.chain(free, numbered), strict=False))
+        return dict(zip(_symbols(self.sizes), itertools.chain(free, numbered), strict=False))
 
     def _assigned(self, shift: int) -> dict[Any, int]:
-        """Values of the symbols: multiples of the example's sizes, no two alike."""
-        own: dict[Any, int] = {}
-        for name, sizes in self.sizes.items():
-            for size, number in zip(sizes, self._tensors()[name].shape, strict=True):
-                if isinstance(size, sympy.Symbol):
-                    own[size] = number
+        """Values of the symbols: multiples of the example's sizes, no two alike, and greater
+        where the example's are (a kernel must fit into its image)."""
+        own = _own(self.sizes, self.snippet)
+        ordered = sorted(self.letters, key=lambda symbol: own.get(symbol, 1))
         return {
             symbol: own.get(symbol, 1) * _PRIMES[(place + shift) % len(_PRIMES)]
-            for place, symbol in enumerate(self.letters)
+            for place, symbol in enumerate(ordered)
         }
 
     def _shape(self, name: str, value: torch.Tensor, values: Mapping[Any, int]) -> tuple[int, ...]:
@@ -265,6 +308,12 @@ class _Outliner:
         return encoding
 
 
+def picked_kernels(outline: Outline) -> list[str]:
+    """Ops of either side that stand for one kernel of a torch function."""
+    texts = (*outline.match.values(), *outline.lets.values(), *outline.make.values())
+    return sorted({name for text in texts for name in _PICKED.findall(text)})
+
+
 def _kind(dtype: torch.dtype) -> str:
     word = word_of(dtype)
     return next((kind for kind in ("float", "int") if word in DTYPE_WORDS[kind]), word)
@@ -287,7 +336,7 @@ def leads(outline: Outline) -> Iterator[Outline]:
             continue
         changed = {name: _led(kind, lead) for name, kind in tensors.items()}
         if all(changed.values()):
-            yield Outline(**{**vars(outline), "vars": {**outline.vars, **changed}})
+            yield replace(outline, vars={**outline.vars, **changed})
 
 
 def _led(kind: TensorVar, lead: Sequence[str]) -> TensorVar | None:
@@ -307,7 +356,7 @@ def narrowed(outline: Outline) -> Outline:
         else kind
         for name, kind in outline.vars.items()
     }
-    return Outline(**{**vars(outline), "vars": changed})
+    return replace(outline, vars=changed)
 
 
 def ordered(outline: Outline) -> Outline:
@@ -325,4 +374,4 @@ def ordered(outline: Outline) -> Outline:
         for column in columns[-1:]
         for first, second in itertools.pairwise(column)
     )
-    return Outline(**{**vars(outline), "when": (*outline.when, *when)})
+    return replace(outline, when=(*outline.when, *when))

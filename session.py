@@ -32,6 +32,7 @@ from .engine.target import Target, load_target
 from .engine.trace import decomposition_table
 from .lowering.fusion_words import check_fusion_rules
 from .lowering.lower import lowered_ops
+from .machine import calibrated_target
 from .packs import RulePack, distinct, package_packs
 from .version import VERSION
 
@@ -71,7 +72,7 @@ def open_session(settings: Settings, warn: Warn) -> Session:
     book, missing = _gather(packs, settings.strict, warn)
     _tell_unknown(book, settings, missing, warn)
     chosen = select(book, settings.numerics, settings.disable, settings.enable)
-    target = load_target("cpu")
+    target = calibrated_target("cpu", warn) or load_target("cpu")
     key = _key(settings, chosen, target)
     return Session(**vars(_tables(chosen)), settings=settings, target=target, key=key)
 

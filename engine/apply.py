@@ -24,7 +24,9 @@ from .rule import Assumption, Rule
 from .symbolic import compare
 from .world import EvaluateError
 
-# Told of a rule, the classes it matched and why the match did not hold.
+EQUAL = "already equal"  # how the reason begins where a match had nothing left to do
+
+# Told of a rule, the classes it matched and why the match did not hold, or did nothing.
 OnFailure = Callable[[Rule, Sequence[int], str], None]
 
 
@@ -118,6 +120,8 @@ class Applier:
         roots, checks = found
         unions = [(old, new) for old, new in roots if self.graph.union(old, new)]
         if not unions:
+            if self.on_failure is not None:
+                self._equal_already(rule, self._matcher(query).classes(row), roots)
             self.graph.rollback(start)
             return ()
         firing = Firing(
@@ -150,6 +154,25 @@ class Applier:
         roots = [(row[query.nodes[at]], made[name]) for name, at in query.pattern.roots.items()]
         self._compare(rule, roots)
         return roots, checks
+
+    def _equal_already(
+        self, rule: Rule, matched: Sequence[int], roots: Sequence[tuple[int, int]]
+    ) -> None:
+        """Tells of a match whose sides were one class before, and of the rules that had united
+        classes of it; not where the rule itself had fired there."""
+        assert self.on_failure is not None
+        find = self.graph.find
+        touched = {find(node) for node in matched}
+        touched.update(find(child) for _, new in roots for child in self.graph.children(new))
+        others = dict.fromkeys(
+            firing.rule.name
+            for firing in self.firings
+            if any(find(old) in touched for old, _ in firing.roots)
+        )
+        if rule.name not in others:
+            did = f"{' and '.join(others)} did the same"
+            done = did if others else "both sides are one value in this graph"
+            self.on_failure(rule, matched, f"{EQUAL}: {done}")
 
     def missed(self) -> dict[str, int]:
         """Per rule, how many matches did not hold."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 # Part of the scale that a reordered result may be off, besides m times the left side's error.
-# One rounding for half types: with a handful of elements the left side may be exact by luck.
+# One rounding for half types: with a handful of elements the left side may be exact by luck
+# (`halves.py` holds all examples together to less).
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 _EXACT_ENOUGH = 1e-12  # float64, where nothing wider is at hand
 _MULTIPLIER = {torch.float32: 2.0, torch.float16: 3.0, torch.bfloat16: 3.0}
@@ -153,15 +154,13 @@ def _not_close(sides: Sides, rtol: float, atol: float) -> str | None:
 
 
 def _too_far(sides: Sides, kind: str) -> str | None:
-    left, right, wide = (_real(t).double() for t in (sides.left, sides.right, sides.wide))
-    usable = left.isfinite() & right.isfinite() & wide.isfinite()
-    left, right, wide = left[usable], right[usable], wide[usable]
+    left, right, wide = _usable(sides)
     if left.numel() == 0:
         return None
     dtype = _real(sides.left).dtype
     scale = max(rms(wide), sides.scale)
     if dtype == torch.float64:
-        error, limit = rms(right - left), _EXACT_ENOUGH * scale
+        error, limit = rms(right - left), _EXACT_ENOUGH * scale + torch.finfo(dtype).tiny
         return None if error <= limit else f"float64 results are {error:.3g} apart"
     error_left, error_right = rms(left - wide), rms(right - wide)
     factor = 1.0 if kind == "fewer_roundings" else _MULTIPLIER[dtype]
@@ -169,6 +168,23 @@ def _too_far(sides: Sides, kind: str) -> str | None:
     if error_right <= factor * error_left + allowed:
         return None
     return f"error against float64 {error_right:.3g}, on the left {error_left:.3g}"
+
+
+def relative_errors(sides: Sides) -> tuple[float, float] | None:
+    """The errors of the left and of the right side against float64, as parts of the scale; None
+    where there is nothing to measure."""
+    left, right, wide = _usable(sides)
+    scale = max(rms(wide), sides.scale)
+    if left.numel() == 0 or scale == 0:
+        return None
+    return rms(left - wide) / scale, rms(right - wide) / scale
+
+
+def _usable(sides: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Both sides and the truth in float64, where all of them are finite (in one dim)."""
+    left, right, wide = (_real(t).double() for t in (sides.left, sides.right, sides.wide))
+    usable = left.isfinite() & right.isfinite() & wide.isfinite()
+    return left[usable], right[usable], wide[usable]
 
 
 def rms(values: torch.Tensor) -> float:

@@ -161,12 +161,16 @@ def _compare(
 
 
 def _values(sample: _Sample, filling: str, seed: int) -> Mapping[str, Any]:
+    """Values of one filling, or those of the sample where the sides cannot take them (an index
+    may lie outside)."""
     names = {name: (filling, seed + at) for at, name in enumerate(sample.structure.tensors)}
     try:
-        values = sample.trials.values(sample.structure, names)
+        drawn = sample.trials.values(sample.structure, names)
+        values = {name: _without_tiny(value) for name, value in drawn.items()}
+        sample.results(iter(sample.tensors(values)))
     except Rejected:
         return sample.values
-    return {name: _without_tiny(value) for name, value in values.items()}
+    return values
 
 
 def _without_tiny(value: Any) -> Any:

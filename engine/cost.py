@@ -68,13 +68,17 @@ class CostModel:
         self._known: dict[tuple[int, ...], int] = {}
         self._flops: dict[str, float] = {}
         self._stored: set[int] = set()
+        self._cold = False
 
     def survey(self, graph: EGraph, roots: Iterable[int]) -> None:
         """Learns which classes must be in memory, whichever kernels are made: those of `roots`
         and what products read, through views too. To be called when the graph has changed."""
         waiting = list(map(graph.find, roots))
         views: dict[int, list[int]] = {}
+        inputs = 0.0
         for node, kind in enumerate(graph.kind):
+            if kind == LEAF:
+                inputs += _bytes(graph.metadata.values[graph.meta[node]])
             if kind == LEAF or graph.level[graph.find(node)] == FROZEN:
                 continue
             op = graph.constructors[kind].op
@@ -82,6 +86,7 @@ class CostModel:
                 waiting += graph.children(node)
             elif self.lowered.get(op.name) == "view":
                 views.setdefault(graph.find(node), []).extend(graph.children(node))
+        self._cold = inputs > self.target.cache
         self._stored = set()
         while waiting:
             owner = waiting.pop()
@@ -100,17 +105,31 @@ class CostModel:
             return 1 + round(self.target.memory * _bytes(out) * _SECOND)
         children = graph.children(node)
         stored = owner in self._stored
-        key = (kind, stored, graph.meta[node], *(graph.meta[child] for child in children))
+        cold = tuple(self._cold and self._is_input(graph, child) for child in children)
+        key = (kind, stored, graph.meta[node], *(graph.meta[child] for child in children), *cold)
         found = self._known.get(key)
         if found is None:
             inputs = [graph.metadata.values[graph.meta[child]] for child in children]
-            seconds = self.seconds(graph.constructors[kind].op, inputs, out, stored)
+            seconds = self.seconds(graph.constructors[kind].op, inputs, out, stored, cold)
             found = self._known[key] = max(1, round(seconds * _SECOND))
         return found
 
-    def seconds(self, op: Op, inputs: Sequence[Any], out: Any, stored: bool = False) -> float:
+    @staticmethod
+    def _is_input(graph: EGraph, owner: int) -> bool:
+        """Whether nothing that runs before makes the class: an input or a folded constant."""
+        return graph.kind[owner] == LEAF or graph.level[owner] == FROZEN
+
+    def seconds(
+        self,
+        op: Op,
+        inputs: Sequence[Any],
+        out: Any,
+        stored: bool = False,
+        cold: Sequence[bool] = (),
+    ) -> float:
         """The price of `op` on tensors like `inputs` with a result like `out`, which is in
-        memory in any case where it is `stored`."""
+        memory in any case where it is `stored`. `cold` says per input whether it comes from
+        memory whatever its size."""
         target = self.target
         read, written = sum(map(_bytes, inputs)), _bytes(out)
         match self.lowered.get(op.name):
@@ -129,7 +148,8 @@ class CostModel:
             shape = product_shape(op.name, inputs, out)
             dtype, size = _dtype(out, inputs)
             work = tiled_seconds(target, shape, target.matrix_rate(dtype), size)
-            return target.extern + max(work, target.traffic(read + written))
+            fresh = sum(_bytes(x) for x, is_cold in zip(inputs, cold, strict=False) if is_cold)
+            return target.extern + max(work, target.traffic(read + written, fresh))
         work = _OPAQUE * (sum(map(_count, inputs)) + _count(out)) / target.scalar_flops
         return target.extern + 2 * target.traffic(read + written) + work
 
@@ -169,7 +189,7 @@ def _flops(expr: Expr) -> float:
 
 def _is_apart(op: Op, out: Any) -> bool:
     """Whether the rows of a slice lie apart in memory, with what was left out in between."""
-    if op.name != "slice" or not isinstance(out, torch.Tensor):
+    if op.name not in ("slice", "getitem") or not isinstance(out, torch.Tensor):
         return False
     expected = 1
     for size, stride in zip(reversed(out.shape), reversed(out.stride()), strict=True):

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-_DRAWS = 3000
+DRAWS = 3000
+ELEMENTS = 16  # the first elements of a result are tested
 _LEVEL = 1e-6
-_ELEMENTS = 16  # the first elements of a result are tested
 
 
 def distribution_differs(
@@ -29,17 +29,22 @@ def distribution_differs(
     one, two = samples
     if one.shape != two.shape or not one.numel():
         return None
-    # Each side of a difference between elements counts: an element, then a mix of all.
-    critical = math.sqrt(-math.log(_LEVEL / (2 * one.shape[1])) / _DRAWS)
+    critical = critical_gap(one.shape[1])
     for place in range(one.shape[1]):
         distance = largest_gap(one[:, place], two[:, place])
         if distance > critical:
             return (
                 f"the distributions are {distance:.3g} apart (Kolmogorov-Smirnov,"
-                f" {_DRAWS} draws; {critical:.3g} is allowed): means"
+                f" {DRAWS} draws; {critical:.3g} is allowed): means"
                 f" {float(one[:, place].mean()):.4g} and {float(two[:, place].mean()):.4g}"
             )
     return None
+
+
+def critical_gap(columns: int) -> float:
+    """The gap that samples of one distribution do not exceed: in none of that many columns,
+    which are elements and a mix of them."""
+    return math.sqrt(-math.log(_LEVEL / (2 * columns)) / DRAWS)
 
 
 def largest_gap(one: torch.Tensor, two: torch.Tensor) -> float:
@@ -52,7 +57,7 @@ def largest_gap(one: torch.Tensor, two: torch.Tensor) -> float:
 
 
 def _draw(side: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """`_DRAWS` rows: the first elements of a result in float64, and a fixed mix of them."""
-    rows = torch.stack([side().detach().double().flatten()[:_ELEMENTS] for _ in range(_DRAWS)])
+    """`DRAWS` rows: the first elements of a result in float64, and a fixed mix of them."""
+    rows = torch.stack([side().detach().double().flatten()[:ELEMENTS] for _ in range(DRAWS)])
     mix = torch.cos(torch.arange(rows.shape[1], dtype=torch.float64) + 1)
     return torch.cat([rows, (rows * mix).sum(1, keepdim=True)], dim=1) if rows.numel() else rows

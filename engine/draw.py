@@ -64,13 +64,14 @@ class Structure:
         return f"{self.tensors}{self.constants}{self.how}"
 
     @property
+    def has_elements(self) -> bool:
+        """Whether no tensor is empty."""
+        return all(spec.numel for spec in self._specs())
+
+    @property
     def weight(self) -> tuple[int, int, int]:
         """Smaller is simpler, for showing the simplest failure."""
-        specs = [
-            spec
-            for item in self.tensors.values()
-            for spec in (item if isinstance(item, tuple) else (item,))
-        ]
+        specs = self._specs()
         return (
             sum(spec.numel if spec.numel else 50 for spec in specs),
             sum(LAYOUTS.index(spec.layout) for spec in specs),
@@ -95,6 +96,13 @@ class Structure:
                 values[name] = make_tensor(item, kind, seed, assumed, self._marks())
         return values
 
+    def _specs(self) -> list[TensorSpec]:
+        return [
+            spec
+            for item in self.tensors.values()
+            for spec in (item if isinstance(item, tuple) else (item,))
+        ]
+
     def _marks(self) -> tuple[float, ...]:
         """Numbers of the rule, its constants, and their quotients: `x * a > b` bends there."""
         drawn = [float(v) for v in self.constants.values() if type(v) in (int, float)]
@@ -104,14 +112,15 @@ class Structure:
 
 @dataclass
 class Search:
-    """Structures of one rule. `fixed` holds sizes, dtypes and constants of a `fires` or
-    `misses` case; `failures` counts what stood in the way."""
+    """Structures of one rule. `fixed` holds sizes (those of `...` under "...name"), dtypes and
+    constants that are not drawn. `failures` counts what stood in the way, in `drawn` draws."""
 
     rule: Rule
     table: OpTable
     random: Random
     fixed: Mapping[str, Any] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
+    drawn: int = 0
 
     def __post_init__(self) -> None:
         self.world = TensorWorld(self.table)
@@ -151,6 +160,7 @@ class Search:
 
     def attempt(self) -> Structure | None:
         """One structure, or None where the draw does not meet the rule's conditions."""
+        self.drawn += 1
         try:
             structure = self._draw()
             values = structure.fill({})
@@ -269,7 +279,7 @@ class Search:
                 lead = tuple(self.random.choice(pool) for _ in range(rank))
                 sizes.setdefault(f"...{kind.lead}", lead)
         for name, value in self.fixed.items():
-            if isinstance(value, int) and name in sizes:
+            if isinstance(value, (int, tuple)) and name in sizes:
                 sizes[name] = value
         for condition in self.conditions:
             self._steer(condition, sizes, set(letters) - set(self.fixed), {})

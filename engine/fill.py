@@ -13,7 +13,10 @@ import torch
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded")
 # From plain to nasty: a failure is shown with the first that shows it.
-FILLINGS = ("ones", "counting", "normal", "positive", "scaled", "marked", "special", "huge")
+FILLINGS = (
+    *("ones", "counting", "normal", "positive", "scaled", "shifted"),
+    *("marked", "special", "huge"),
+)
 # What a check draws from: awkward values are worth more examples than plain ones.
 DRAWN = (*FILLINGS, "marked", "special", "special")
 # Fillings whose values have neither kinks nor specials in them, for gradients.
@@ -25,6 +28,8 @@ ASSUMPTIONS = ("no_overflow", "finite", "no_nan", "no_signed_zero", "no_extremes
 
 _SPECIAL = 0.6  # the part of a "special" filling that is special
 _MARKED = 0.8  # the part of a "marked" filling that lies at a mark
+_SHIFT = 24.0  # how far from 0 a "shifted" filling lies, in standard deviations
+_HUGE = (16.0, 4.0, 2.0)  # the largest number is so many times what a "huge" filling deviates by
 _BESIDE = 0.004  # how far beside a mark, as part of it
 _LARGEST_MARK = 128.0  # products of a few of them fit into every float dtype
 
@@ -93,7 +98,8 @@ def draw_values(
         return _integers(count, dtype, filling, generator)
     values = _floats(count, filling, generator)
     if filling == "huge" and "no_overflow" not in assumed:
-        values = values * (torch.finfo(dtype).max / 16)
+        largest = torch.finfo(dtype).max
+        values = (values * (largest / _HUGE[seed % len(_HUGE)])).clamp(-largest, largest)
     if filling == "special":
         values = _with_specials(values, dtype, generator, assumed)
     return values.to(dtype)
@@ -107,6 +113,8 @@ def _floats(count: int, filling: str, generator: torch.Generator) -> torch.Tenso
     values = torch.randn(count, generator=generator, dtype=torch.float64)
     if filling == "positive":
         return values.abs() + 0.25
+    if filling == "shifted":
+        return values + _SHIFT
     if filling == "scaled":
         return values * float(10 ** torch.randint(-2, 3, (), generator=generator))
     return values

@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 
+from .distribution import DRAWS, ELEMENTS, critical_gap
 from .fill import TensorSpec
+from .halves import HALF_MULTIPLIER, HALF_TOLERANCE
 from .reference import RecordingWorld, WideRecordingWorld
-from .trial import Trials
+from .trial import Trials, scale_of
 
 VALUES, GRADIENTS, ALIASING, DISTRIBUTION = "values", "gradients", "aliasing", "distribution"
+ROUNDING = "rounding"  # errors of half types are too large
 COMPILED = ("compiled left", "compiled right")  # generated code for a side is wrong
 _SHORT = 24  # elements that are always written out
 _HEAD = ("import torch", "from torch import inf, nan")
@@ -55,11 +58,17 @@ def program_text(
         side = COMPILED.index(kind)
         inputs = lines[: len(_HEAD) + len(tensors)]
         return "\n".join(_compiled_lines(inputs, worlds[side].lines, ends[side], list(tensors)))
+    if kind == DISTRIBUTION:
+        inputs = lines[: len(_HEAD) + len(tensors)]
+        sides = [(world.lines, end) for world, end in zip(worlds, ends, strict=True)]
+        return "\n".join([*inputs, *_distribution_lines(sides, list(left.values()))])
     lines.append('print(left, right, sep="\\n")')
     if kind == GRADIENTS:
         lines += _gradient_lines(wanted, list(left.values()))
     elif kind == ALIASING:
         lines += _aliasing_lines(tensors, len(left))
+    elif kind == ROUNDING:
+        lines += _rounding_lines(trials, values, tensors, list(left.values()))
     elif kind == VALUES:
         lines += _value_lines(trials, values, list(left.values()))
     text = "\n".join(lines)
@@ -89,6 +98,71 @@ def _value_lines(trials: Trials, values: Mapping[str, Any], left: Sequence[Any])
                 f"assert torch.where(left{at} == 0, left{at}.signbit() == right{at}.signbit(),"
                 ' True).all(), "zeros of another sign"'
             )
+    return lines
+
+
+def _rounding_lines(
+    trials: Trials, values: Mapping[str, Any], tensors: Mapping[str, Any], left: Sequence[Any]
+) -> list[str]:
+    """The left side in float64, and the errors of both sides against it."""
+    wide = trials.wide_environment(values)
+    truth = WideRecordingWorld(trials.table, _flat({name: wide[name] for name in tensors}), "w")
+    roots = trials.side_of(wide, truth)
+    lines = [f"{name} = {_widening(name, value)}" for name, value in tensors.items()]
+    lines += [*truth.lines, f"wide = {_roots(truth, roots)}"]
+    lines += [
+        "def error(side, wide):",
+        "    apart = (side.double() - wide)[wide.isfinite() & side.isfinite()]",
+        "    return apart.square().mean().sqrt().item()",
+    ]
+    for place, root in enumerate(left):
+        if isinstance(root, torch.Tensor) and root.dtype in HALF_TOLERANCE:
+            at = "" if len(left) == 1 else f"[{place}]"
+            allowed = HALF_TOLERANCE[root.dtype] * scale_of(values)
+            lines += [
+                f"errors = error(left{at}, wide{at}), error(right{at}, wide{at})",
+                f"size = wide{at}[wide{at}.isfinite()].square().mean().sqrt().item()",
+                f"allowed = {HALF_MULTIPLIER:g} * errors[0] + "
+                f"max({allowed:.3g}, {HALF_TOLERANCE[root.dtype]:g} * size)",
+                "assert errors[1] <= allowed, errors",
+            ]
+    return lines
+
+
+def _widening(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return f"[item.double() if item.is_floating_point() else item for item in {name}]"
+    return f"{name}.double()" if value.is_floating_point() else name
+
+
+def _distribution_lines(
+    sides: Sequence[tuple[Sequence[str], str]], left: Sequence[Any]
+) -> list[str]:
+    """Both sides as functions, drawn many times; the test of Kolmogorov and Smirnov."""
+    lines = []
+    for body, end in sides:
+        name, _, result = end.partition(" = ")
+        lines += [f"def {name}():", *(f"    {line}" for line in body), f"    return {result}"]
+    lines += [
+        "def draw(side):",
+        f"    rows = [side().double().flatten()[:{ELEMENTS}] for _ in range({DRAWS})]",
+        "    rows = torch.stack(rows)",
+        "    mix = torch.cos(torch.arange(rows.shape[1], dtype=torch.float64) + 1)",
+        "    columns = torch.cat([rows, (rows * mix).sum(1, keepdim=True)], 1).T",
+        "    return columns.contiguous().sort().values",
+    ]
+    for place, root in enumerate(left):
+        if isinstance(root, torch.Tensor) and root.numel():
+            at = "" if len(left) == 1 else f"[{place}]"
+            columns = min(root.numel(), ELEMENTS) + 1
+            lines += [
+                "torch.manual_seed(0)",
+                f"drawn = draw(lambda: left(){at}), draw(lambda: right(){at})",
+                "points = torch.cat(drawn, 1).contiguous()",
+                "below = [torch.searchsorted(one, points, right=True) for one in drawn]",
+                f"apart = (below[0] - below[1]).abs().max().item() / {DRAWS}",
+                f"assert apart <= {critical_gap(columns):.4g}, apart",
+            ]
     return lines
 
 

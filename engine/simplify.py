@@ -21,17 +21,17 @@ _SEEDS = 6
 
 
 def simplest(
-    trials: Trials, structures: Sequence[Structure], found: Structure
+    trials: Trials, structures: Sequence[Structure], found: Structure, most: int = _TRIES
 ) -> tuple[Structure, dict[str, Any]] | None:
     """A failing example simpler than `found`, among `structures` (simplest first) and their
-    contiguous forms; None where none of a limited number of tries fails."""
+    contiguous forms; None where none of at most `most` tries fails."""
     tries = 0
     for structure in _plainer(structures, found):
         for seed in range(_SEEDS):
             for kind in ("counting", *FILLINGS[2:]):
                 filling = {name: (kind, seed + i) for i, name in enumerate(structure.tensors)}
                 tries += 1
-                if tries > _TRIES:
+                if tries > most:
                     return None
                 try:
                     values = trials.values(structure, filling)

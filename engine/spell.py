@@ -244,6 +244,8 @@ class Speller:
         both = [graph.values(node) for graph, node in zip(self.graphs, pair, strict=True)]
         values = list(zip(*both, strict=True))
         same = self._same_value(op, pair)
+        if same is None and op.name == "view":
+            values[0] = self._unviewed(values[0])
         return same or self._operator(op, values) or Text(self._call(op, values))
 
     def _leaf(self, source: fx.Node | None) -> Text:
@@ -263,6 +265,16 @@ class Speller:
             if not graph.same_facts(graph.children(node)[0], node):
                 return None
         return self.texts[self.graphs[0].children(pair[0])[0]]
+
+    def _unviewed(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        """What a view views, past other views: they are one view to every rule."""
+        while True:
+            nodes = [value.id for value in pair]
+            kinds = [graph.kind[node] for graph, node in zip(self.graphs, nodes, strict=True)]
+            if LEAF in kinds or self.graphs[0].constructors[kinds[0]].op.name != "view":
+                return pair
+            both = [graph.values(node)[0] for graph, node in zip(self.graphs, nodes, strict=True)]
+            pair = (both[0], both[1])
 
     def _operator(self, op: Op, values: Sequence[tuple[Any, Any]]) -> Text | None:
         rest = zip(values[2:], op.params[2:], strict=True)

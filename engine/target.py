@@ -52,10 +52,11 @@ class Target:
         """Peak matrix flops for a dtype; `any` where the file does not list it."""
         return self.flops.get(dtype, self.flops["any"])
 
-    def traffic(self, size: float) -> float:
-        """Seconds to move `size` bytes: all through the cache, and what it cannot hold from
-        memory."""
-        return size / self.cache_bandwidth + max(0.0, size - self.cache) / self.bandwidth
+    def traffic(self, size: float, cold: float = 0.0) -> float:
+        """Seconds to move `size` bytes, of which `cold` ones are not in the cache yet: all
+        through the cache, and from memory those and what the cache cannot hold."""
+        beyond = cold + max(0.0, size - cold - self.cache)
+        return max(size / self.cache_bandwidth, beyond / self.bandwidth)
 
 
 @lru_cache(maxsize=16)

@@ -123,15 +123,20 @@ def measure_growth(rules: Sequence[Rule], graph: fx.GraphModule, table: OpTable)
     return Growth(tuple(sizes), ended, () if ended else tuple(fired))
 
 
-def graph_of(trials: Trials, values: Mapping[str, Any]) -> fx.GraphModule:
+def graph_of(
+    trials: Trials, values: Mapping[str, Any], *, left_alone: bool = False
+) -> fx.GraphModule:
     """Both sides of a rule as one graph with fake values. Raises what a side raises."""
     recorder = _Recorder(trials.table)
     for name, value in values.items():
         for at, item in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(item, torch.Tensor):
                 recorder.add_input(f"{name}_{at}" if isinstance(value, list) else name, item)
-    left, right = trials.both_sides(values, recorder, recorder)
-    roots = [root for side in (left, right) for root in side.values()]
+    if left_alone:
+        roots = list(trials.left_side(values, recorder).values())
+    else:
+        sides = trials.both_sides(values, recorder, recorder)
+        roots = [root for side in sides for root in side.values()]
     recorder.graph.output([recorder.node(root) for root in roots])
     return fx.GraphModule({}, recorder.graph)
 

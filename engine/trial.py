@@ -80,8 +80,14 @@ class Trials:
                 self._repair(assumption.expr, env, values, filling, assumed)
         return values
 
-    def run(self, values: Mapping[str, Any], without: str | None = None) -> str | None:
-        """Why the sides differ on these values, None where they agree."""
+    def run(
+        self,
+        values: Mapping[str, Any],
+        without: str | None = None,
+        reordered: list[tuple[str, Sides]] | None = None,
+    ) -> str | None:
+        """Why the sides differ on these values, None where they agree. Results that are equal
+        but for the order of arithmetic are added to `reordered`, with their roots."""
         numerics = self.rule.numerics
         ordered = numerics.float_class in _ORDERED
         world = ReferenceWorld(self.table) if ordered else TensorWorld(self.table)
@@ -101,6 +107,8 @@ class Trials:
                 reason = differs(sides, kind, numerics.rtol, numerics.atol)
             if reason is not None:
                 return reason if len(self.rule.match) == 1 else f"{name}: {reason}"
+            if reordered is not None and numerics.float_class == "reassociate":
+                reordered += [(name, sides)] if isinstance(sides, Sides) else []
         return None
 
     def reference_sides(self, values: Mapping[str, Any], without: str | None = None) -> list[Sides]:
@@ -112,7 +120,7 @@ class Trials:
 
     def tolerance(self, values: Mapping[str, Any], dtype: torch.dtype) -> float:
         """An absolute difference that results which `run` finds too far apart exceed."""
-        return tolerance(self.rule.numerics.float_class, dtype, _scale(values))
+        return tolerance(self.rule.numerics.float_class, dtype, scale_of(values))
 
     def aliasing(self, structure: Structure) -> str | None:
         """Why the results of the sides share memory in different ways, where that shows."""
@@ -142,6 +150,18 @@ class Trials:
         if key not in self._gradients:
             self._gradients[key] = self._gradient_difference(structure)
         return self._gradients[key]
+
+    def left_side(self, values: Mapping[str, Any], world: TensorWorld) -> dict[str, Any]:
+        """The roots of the left side, made in a world."""
+        return self._left(self._environment(values), world)
+
+    def wide_environment(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What the sides are computed of, in float64."""
+        return self.widened(self._environment(values))
+
+    def side_of(self, env: Mapping[str, Any], world: TensorWorld) -> dict[str, Any]:
+        """The roots of the left side in an environment."""
+        return self._left(env, world)
 
     def both_sides(
         self, values: Mapping[str, Any], left_world: TensorWorld, right_world: TensorWorld
@@ -195,7 +215,7 @@ class Trials:
                     one,
                     two,
                     wide[name],
-                    _scale(values),
+                    scale_of(values),
                     overflow_is_fine="no_overflow" in self.kept(without),
                     only_places=_is_huge(values),
                     soft=soft,
@@ -222,7 +242,7 @@ class Trials:
             reason = distribution_differs(
                 lambda name=name: self._left(env, world)[name],  # type: ignore[misc]
                 lambda name=name: self._right(env, world)[name],  # type: ignore[misc]
-                seed=len(self._distributions),
+                seed=0,
             )
             if reason is not None:
                 return reason
@@ -356,7 +376,7 @@ def _widen(value: Any) -> Any:
     return value
 
 
-def _scale(values: Mapping[str, Any]) -> float:
+def scale_of(values: Mapping[str, Any]) -> float:
     """The size of the inputs: a result of exactly 0 may become a rounding error of that size."""
     sizes = [
         rms(value.double()[value.isfinite()])

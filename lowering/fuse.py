@@ -42,7 +42,8 @@ class Joined:
 @dataclass(frozen=True)
 class Rejected:
     """A pair that shares a buffer and was left apart: the rule that came nearest, its
-    condition that failed (for a `forbid`: that held), and the facts in it."""
+    condition that failed (for a `forbid`: that held), and the facts in it. `nodes` are the FX
+    nodes of the producer, then those of the consumer; each maps to the op it calls."""
 
     producer: str
     consumer: str
@@ -50,6 +51,7 @@ class Rejected:
     where: str
     condition: str
     values: dict[str, Any]
+    nodes: tuple[dict[str, str], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,8 @@ class _Fusion:
 
     def _left_apart(self) -> Iterator[Rejected]:
         for node in self._live():
-            for producer, consumer in (*self._consumers(node), *self._neighbours(node)):
+            pairs = dict.fromkeys((*self._consumers(node), *self._neighbours(node)))
+            for producer, consumer in pairs:
                 if producer is not node:
                     continue
                 refusal = self._judge.verdict(producer, consumer).refusal
@@ -231,7 +234,12 @@ class _Fusion:
                         refusal.rule.where,
                         refusal.text,
                         self._judge.values(refusal, producer, consumer),
+                        (self._calls(producer), self._calls(consumer)),
                     )
+
+    def _calls(self, node: Node) -> dict[str, str]:
+        sources = self._program.sources
+        return {name: sources[name].call for name in node.step.origins if name in sources}
 
 
 def _imported(step: Step, builder: Builder) -> Step:

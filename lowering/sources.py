@@ -23,10 +23,12 @@ _COUNTED = re.compile(r"_\d+$")  # the second softmax of a graph is called softm
 @dataclass(frozen=True)
 class Source:
     """`ops`: ATen ops, and the functions and module classes the user called ("softmax",
-    "LayerNorm"). `modules`: paths as in `named_modules`, from the outermost inwards."""
+    "LayerNorm"). `modules`: paths as in `named_modules`, from the outermost inwards. `call` is
+    what the node itself calls: "aten._softmax", empty where that is no op."""
 
     ops: frozenset[str] = frozenset()
     modules: tuple[str, ...] = ()
+    call: str = ""
 
     def does(self, pattern: str) -> bool:
         return any(fnmatchcase(name, pattern) for name in self.ops)
@@ -49,7 +51,11 @@ def source_of(node: fx.Node) -> Source:
     for name, target in called:
         ops |= {_COUNTED.sub("", str(name)), getattr(target, "__name__", "")}
     modules = tuple(_ROOT.sub("", str(path)) for path, *_ in around.values())
-    return Source(frozenset(ops - {""}), modules)
+    return Source(frozenset(ops - {""}), modules, _call_of(node.target))
+
+
+def _call_of(target: Any) -> str:
+    return str(target.overloadpacket) if isinstance(target, torch._ops.OpOverload) else ""
 
 
 def _aten_name(target: Any) -> str:

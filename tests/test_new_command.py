@@ -11,13 +11,39 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import randn
+from torch import Tensor, randn
 
 import eqsat
 from eqsat.cli import main
 from eqsat.reports import recording
 
 Pair = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
+
+
+def _conv_norm(x: Tensor, w: Tensor, m: Tensor, v: Tensor, g: Tensor, b: Tensor) -> Tensor:
+    return F.batch_norm(F.conv2d(x, w, padding=1), m, v, g, b)
+
+
+def _conv_folded(x: Tensor, w: Tensor, m: Tensor, v: Tensor, g: Tensor, b: Tensor) -> Tensor:
+    scale = g * torch.rsqrt(v + 1e-5)
+    return F.conv2d(x, w * scale[:, None, None, None], b - m * scale, padding=1)
+
+
+_CONV_INPUTS = (
+    *(randn(2, 3, 8, 8), randn(4, 3, 3, 3), randn(4)),
+    *(torch.rand(4) + 0.5, randn(4), randn(4)),
+)
+
+
+def _layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * torch.rsqrt((centred**2).mean(-1, keepdim=True) + 1e-5) * w + b
+
+
+def _gated(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    both = x @ torch.cat([a, b], 1)
+    return F.silu(both[:, : a.shape[1]]) * both[:, a.shape[1] :]
+
 
 FAST: dict[str, Pair] = {
     "silu": (lambda x: F.silu(x), lambda x: x * torch.sigmoid(x), (randn(2, 8),)),
@@ -73,15 +99,86 @@ SLOW: dict[str, Pair] = {
     ),
     "sigmoid-open": (lambda x: x.sigmoid(), lambda x: 1 / (1 + torch.exp(-x)), (randn(4, 6),)),
     "tanh-by-sigmoid": (lambda x: x.tanh(), lambda x: 2 * torch.sigmoid(2 * x) - 1, (randn(9),)),
+    "attention-open": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, -1) @ v,
+        (randn(2, 3, 4, 8), randn(2, 3, 5, 8), randn(2, 3, 5, 8)),
+    ),
+    "attention-by-hand": (
+        lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, -1) @ v,
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        (randn(2, 3, 4, 8), randn(2, 3, 5, 8), randn(2, 3, 5, 8)),
+    ),
+    "scores-transposed": (
+        lambda q, k: torch.softmax(q @ k.transpose(-2, -1), -1),
+        lambda q, k: torch.softmax((k @ q.transpose(-2, -1)).transpose(-2, -1), -1),
+        (randn(2, 3, 4, 8), randn(2, 3, 5, 8)),
+    ),
+    "conv-scale": (
+        lambda x, w, s: F.conv2d(x, w) * s[:, None, None],
+        lambda x, w, s: F.conv2d(x, w * s[:, None, None, None]),
+        (randn(2, 3, 8, 8), randn(4, 3, 3, 3), randn(4)),
+    ),
+    "conv-norm": (_conv_norm, _conv_folded, _CONV_INPUTS),
+    "conv-groups": (
+        lambda x, w: F.relu(F.conv2d(x * 2.0, w, groups=2)),
+        lambda x, w: F.relu(F.conv2d(x, w * 2.0, groups=2)),
+        (randn(2, 4, 8, 8), randn(4, 2, 3, 3)),
+    ),
+    "temperature": (
+        lambda x, t: torch.softmax(x / t, -1),
+        lambda x, t: torch.softmax(x * (1 / t), -1),
+        (randn(4, 6), 0.7),
+    ),
+    "temperature-over-max": (
+        lambda x, t: torch.exp(x / t - (x / t).amax(-1, keepdim=True)),
+        lambda x, t: torch.exp((x - x.amax(-1, keepdim=True)) / t),
+        (randn(4, 6), 0.7),
+    ),
+    "layer-norm-open": (
+        lambda x, w, b: F.layer_norm(x, (x.shape[-1],), w, b),
+        _layer_norm,
+        (randn(4, 6), randn(6), randn(6)),
+    ),
+    "residual-norm": (
+        lambda x, y, w: F.rms_norm(x + y, (x.shape[-1],), w, 1e-6),
+        lambda x, y, w: (x + y) * torch.rsqrt(((x + y) ** 2).mean(-1, keepdim=True) + 1e-6) * w,
+        (randn(4, 6), randn(4, 6), randn(6)),
+    ),
+    "gated-merge": (
+        lambda x, a, b: F.silu(x @ a) * (x @ b),
+        _gated,
+        (randn(4, 6), randn(6, 5), randn(6, 5)),
+    ),
+    "embedding-scaled": (
+        lambda w, i: F.embedding(i, w) * 2.0,
+        lambda w, i: F.embedding(i, w * 2.0),
+        (randn(10, 6), torch.randint(0, 10, (4, 5))),
+    ),
+    "relu-of-pool": (
+        lambda x: F.relu(F.max_pool2d(x, 2)),
+        lambda x: F.max_pool2d(F.relu(x), 2),
+        (randn(2, 3, 8, 8),),
+    ),
+    "unit-length": (
+        lambda x: F.normalize(x, dim=-1),
+        lambda x: x / (x * x).sum(-1, keepdim=True).sqrt().clamp_min(1e-12),
+        (randn(4, 6),),
+    ),
+    "log-sum-exp": (
+        lambda x: torch.log(torch.exp(x).sum(-1)),
+        lambda x: torch.logsumexp(x, -1),
+        (randn(4, 6),),
+    ),
+    "masked-mean": (
+        lambda x, m: (x * m[..., None]).sum(1) / m.sum(1, keepdim=True),
+        lambda x, m: torch.bmm(m[:, None], x)[:, 0] / m.sum(1, keepdim=True),
+        (randn(2, 4, 6), torch.rand(2, 4) + 0.1),
+    ),
     "square": (lambda x: x * x, lambda x: x**2, (randn(4, 6),)),
     "mean-as-sum": (
         lambda x: x.mean(-1),
         lambda x: x.sum(-1) / x.shape[-1],
-        (randn(4, 6),),
-    ),
-    "double-transpose": (
-        lambda x: F.relu(x.transpose(0, 1)).transpose(0, 1),
-        lambda x: F.relu(x),
         (randn(4, 6),),
     ),
     "matmul-scale": (
@@ -103,11 +200,6 @@ SLOW: dict[str, Pair] = {
         lambda x: [F.relu(part) for part in torch.chunk(x, 2, dim=-1)],
         lambda x: torch.chunk(F.relu(x), 2, dim=-1),
         (randn(4, 6),),
-    ),
-    "scores": (
-        lambda q, k: torch.softmax(q * 2.0, -1) @ k,
-        lambda q, k: torch.softmax(2.0 * q.clone(), -1).matmul(k * 1.0),
-        (randn(5, 8), randn(8, 7)),
     ),
 }
 
@@ -133,14 +225,21 @@ def _fired(fn: Callable[..., Any], inputs: tuple[Any, ...], path: Path) -> set[s
     return {fired.rule.rpartition(":")[2] for stage in stages for fired in stage.firings}
 
 
+def _held(x: Any) -> Any:
+    floats = isinstance(x, Tensor) and x.is_floating_point()
+    return torch.nn.Parameter(x) if floats else x
+
+
 class _Module(torch.nn.Module):
     def __init__(self, fn: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         super().__init__()
         self.fn = fn
-        self.rest = [x if isinstance(x, float) else torch.nn.Parameter(x) for x in inputs[1:]]
+        self.rest = [_held(x) for x in inputs[1:]]
         for at, x in enumerate(self.rest):
             if isinstance(x, torch.nn.Parameter):
                 self.register_parameter(f"p{at}", x)
+            elif isinstance(x, Tensor):
+                self.register_buffer(f"p{at}", x)
 
     def forward(self, x: torch.Tensor) -> Any:
         found = self.fn(x, *self.rest)
@@ -176,6 +275,41 @@ def test_sizes_and_constants_are_general() -> None:
 def test_parameters_that_could_be_swapped_are_ordered() -> None:
     made = eqsat.new_rule(*FAST["qkv-merge-mine"], name="merge")
     assert "- before(a, b)" in made.text and "- before(b, c)" in made.text
+
+
+def test_what_built_in_rules_do_already_is_told() -> None:
+    made = eqsat.new_rule(
+        lambda x: F.relu(x.transpose(0, 1)).transpose(0, 1),
+        lambda x: F.relu(x),
+        (randn(4, 6),),
+        name="double-transpose",
+    )
+    assert made.ok
+    (warning,) = (text for text in made.warnings if "already equal" in text)
+    assert "permute-through-unary/relu and permute-back-drop did the same" in warning
+
+
+def test_a_right_side_that_holds_the_left_side_is_told() -> None:
+    made = eqsat.new_rule(
+        lambda q, k: torch.softmax(q, -1) @ k,
+        lambda q, k: torch.softmax(q, -1) @ (k * 1.0),
+        (randn(5, 8), randn(8, 7)),
+        name="endless",
+    )
+    assert not made.ok and "runs away" in made.problems[0]
+
+
+def test_what_is_tried_is_told_and_what_is_needed_is_found() -> None:
+    told: list[str] = []
+    made = eqsat.new_rule(
+        lambda x, t: torch.softmax(x / t, -1),
+        lambda x, t: torch.softmax(x * (1 / t), -1),
+        (randn(4, 6), 0.7),
+        name="temperature",
+        tell=told.append,
+    )
+    assert made.ok and "- t != 0" in made.text
+    assert any("division by zero" in text for text in told) and "with t != 0: holds" in told
 
 
 def test_a_wrong_snippet_is_told_and_not_right() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import fx
 
-from eqsat.check_command import check_paths
+from eqsat.check_command import CheckSettings, check_paths
 from eqsat.engine.check import CheckResult, check_rule
 from eqsat.engine.compiled import compiled_failures
 from eqsat.engine.distribution import distribution_differs
@@ -190,5 +190,5 @@ def test_a_check_compiles_with_the_real_compiler(
 ) -> None:
     rest = "  when:\n    - dtype(x) == f32\n  numerics: exact\n"
     load_rules(tmp_path, write_body("x: float[m, n]", "neg(neg(x))", "x", rest))
-    assert check_paths([str(tmp_path / "rules.yaml")], [], 8, 0, compiled=None) == 0
+    assert check_paths([str(tmp_path / "rules.yaml")], CheckSettings(examples=8, compiled=None)) == 0
     assert "1 compiled, 0 wrong" in capsys.readouterr().out

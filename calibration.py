@@ -1,0 +1,219 @@
+"""Measures the numbers of a target file on this machine.
+
+Takes a device type; gives a `Target`. Each number is the best of several runs, as other work on a
+machine only ever adds time. What cannot be measured from here (`tile`, `view`, `memory`) is that
+of the built-in target. Takes seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from .codegen.compile import compile_program
+from .engine.load import builtin_book
+from .engine.ops import OpTable
+from .engine.target import Target, load_target
+from .lowering.fuse import fuse
+from .lowering.lower import lower
+from .lowering.simplify import simplify
+
+Run = Callable[[], Any]
+Clock = Callable[[Run, int], float]
+
+RUNS = 7
+SPAN = 0.002  # seconds that one timing should take at least
+SIZES = tuple(1 << power for power in range(18, 28))  # bytes, for the sizes of caches
+CHAIN = 64  # operations on one element, so that arithmetic counts and traffic does not
+CALLS = 32  # in one graph, so that the start of the graph does not count
+EDGE = {"cpu": 512, "cuda": 8192}  # of the matrices
+SMALL = 8  # edge of matrices whose product takes no time
+LEAST = 1e-9
+
+
+def calibrate(device: str) -> Target:
+    """The target of the machine: `device` is "cpu" or "cuda". Raises RuntimeError where there
+    is no such device."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("torch finds no CUDA device")
+    with torch.no_grad():
+        meter = _Meter(device)
+        found = {**meter.memory(), **meter.arithmetic(), **meter.calls()}
+    base = load_target("cpu" if device == "cpu" else "h200")
+    return replace(base, name=device, device=device, **found)
+
+
+def target_text(target: Target, doc: str) -> str:
+    """A target file."""
+    lines = [f"doc: {doc}"]
+    for field in fields(Target):
+        value = getattr(target, field.name)
+        if isinstance(value, Mapping):
+            value = "{" + ", ".join(f"{k}: {v:.3e}" for k, v in value.items()) + "}"
+        elif isinstance(value, float):
+            value = str(int(value)) if field.name in ("units", "tile") else f"{value:.3e}"
+        lines.append(f"{field.name}: {value}")
+    return "\n".join(lines) + "\n"
+
+
+class _Meter:
+    """Measurements on one device. Rates are per second, times in seconds."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.clock: Clock = _cuda_seconds if device == "cuda" else _cpu_seconds
+
+    def seconds(self, run: Run) -> float:
+        """Of one call: the best of `RUNS` timings."""
+        run()
+        count = max(1, int(SPAN / max(self.clock(run, 1), LEAST)))
+        return max(LEAST, min(self.clock(run, count) for _ in range(RUNS)))
+
+    def memory(self) -> dict[str, float]:
+        """Bandwidths, the size of the cache, and what rows that lie apart cost."""
+        rates = {}
+        for size in SIZES:
+            x = torch.empty(size // 8, device=self.device).normal_()
+            y = torch.empty_like(x)
+            rates[size] = 2 * x.nbytes / self.seconds(lambda x=x, y=y: torch.add(x, 1, out=y))
+        cached, beyond = max(rates.values()), rates[SIZES[-1]]
+        middle = (cached * beyond) ** 0.5
+        cache = max(size for size, rate in rates.items() if rate >= min(middle, cached))
+        wide = torch.empty(4096, 4096, device=self.device).normal_()
+        left, right = wide[:, :2048], wide[:, 2048:]
+        out = torch.empty(4096, 2048, device=self.device)
+        dense = [half.contiguous() for half in (left, right)]
+        apart = self.seconds(lambda: torch.mul(left, right, out=out))
+        together = self.seconds(lambda: torch.mul(*dense, out=out))
+        return {
+            "bandwidth": beyond,
+            "cache_bandwidth": cached,
+            "cache": float(cache),
+            "strided": max(0.01, apart / together - 1),
+        }
+
+    def arithmetic(self) -> dict[str, Any]:
+        """Rates of products per dtype and of elementwise work; how many units there are."""
+        edge = EDGE[self.device]
+        flops = {}
+        for word in ("f64", "f32", "bf16", "f16"):
+            dtype = {"f64": torch.float64, "f32": torch.float32}.get(word)
+            dtype = dtype or {"bf16": torch.bfloat16, "f16": torch.float16}[word]
+            x = torch.empty(edge, edge, device=self.device).normal_().to(dtype)
+            flops[word] = 2.0 * edge**3 / self.seconds(lambda x=x: torch.mm(x, x))
+        if self.device == "cpu":
+            x = torch.ones(128, 128, dtype=torch.int32)
+            flops["any"] = 2.0 * 128**3 / self.seconds(lambda: torch.mm(x, x))
+            units = float(torch.get_num_threads())
+        else:
+            flops["any"] = min(flops.values()) / 4  # integer products have no library there
+            units = float(torch.cuda.get_device_properties(0).multi_processor_count)
+        return {"flops": flops, "scalar_flops": self._scalar_rate(), "units": units}
+
+    def _scalar_rate(self) -> float:
+        if self.device == "cuda":
+            code = "template <typename T> T chain(T x) { for (int i = 0; i < %d; ++i) x = x * x"
+            make = torch.cuda.jiterator._create_jit_fn
+            run = make(code % (CHAIN // 2) + " + T(0.5); return x; }")
+            x = torch.empty(1 << 24, device="cuda").fill_(0.1)
+            return CHAIN * x.numel() / self.seconds(lambda: run(x))
+        x = torch.rand(1 << 16)
+        run = _compiled(_chain, x)
+        return CHAIN * x.numel() / self.seconds(lambda: run(x))
+
+    def calls(self) -> dict[str, float]:
+        """What a call into ATen and a generated kernel cost, and a reduction's share."""
+        x = torch.eye(SMALL, device=self.device)
+        if self.device == "cuda":
+            extern = _graph_seconds(lambda: torch.mm(x, x))
+            launch = _graph_seconds(lambda: torch.add(x, 1))
+            return {"launch": launch, "extern": extern}
+        with_products = self._chained(_products, x)
+        with_kernels = self._chained(_products_and_kernels, x)
+        with_sums = self._chained(_products_and_sums, x)
+        launch = max(LEAST * 10, with_kernels - with_products)
+        share = (with_sums - with_kernels) / launch
+        return {
+            "launch": launch,
+            "extern": max(LEAST * 10, with_products),
+            "reduction": min(1.0, max(0.05, share)),
+        }
+
+    def _chained(self, function: Callable[..., Any], x: torch.Tensor) -> float:
+        """Seconds per step of a chain, the start of the graph apart."""
+        times = []
+        for count in (1, 1 + CALLS):
+            run = _compiled(partial(function, count=count), x)
+            times.append(self.seconds(lambda run=run: run(x)))
+        return (times[1] - times[0]) / CALLS
+
+
+def _chain(x: torch.Tensor) -> torch.Tensor:
+    y = x
+    for _ in range(CHAIN // 2):
+        y = y * x + 0.5
+    return y
+
+
+def _products(x: torch.Tensor, count: int) -> torch.Tensor:
+    y = x
+    for _ in range(count):
+        y = y @ x
+    return y
+
+
+def _products_and_kernels(x: torch.Tensor, count: int) -> torch.Tensor:
+    y = x
+    for _ in range(count):
+        y = (y * 0.5) @ x
+    return y
+
+
+def _products_and_sums(x: torch.Tensor, count: int) -> torch.Tensor:
+    y = x
+    for _ in range(count):
+        y = (y * y.sum(-1, keepdim=True)) @ x
+    return y
+
+
+def _compiled(function: Callable[..., Any], *inputs: torch.Tensor) -> Callable[..., Any]:
+    """A function compiled by our lowering and code generation, without rules."""
+    book = builtin_book()
+    gm = make_fx(function, tracing_mode="fake")(*inputs)
+    scalars = {entry.name: entry for entry in book.scalars}
+    program, _ = fuse(lower(gm, OpTable(book.ops), scalars), book.fuse)
+    compiled = compile_program(simplify(program), scalars)
+    return lambda *values: compiled(list(values))
+
+
+def _cpu_seconds(run: Run, count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return (time.perf_counter() - start) / count
+
+
+def _cuda_seconds(run: Run, count: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(count):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / count
+
+
+def _graph_seconds(run: Run) -> float:
+    """Seconds that the GPU is busy with one of many small calls: a replayed CUDA graph."""
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS * 4):
+            run()
+    return min(_cuda_seconds(graph.replay, 4) for _ in range(RUNS)) / (CALLS * 4)
