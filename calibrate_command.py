@@ -32,12 +32,13 @@ def calibrate_machine(device: str, file: str | None, *, remove: bool = False) ->
         print_plain(console, f"removed {path}" if there else f"there is no {path}")
         return 0
     used = calibrated_target(device, lambda text: print(text, file=sys.stderr))
-    name = path if used is not None else f"rules/targets/{'cpu' if device == 'cpu' else 'h200'}.yaml"
+    built_in = "cpu" if device == "cpu" else "h200"
+    name = path if used is not None else f"rules/targets/{built_in}.yaml"
     try:
         found = calibrate(device)
     except RuntimeError as error:
         return complain("calibrate", error)
-    console.print(_table(used or load_target("cpu" if device == "cpu" else "h200"), found))
+    console.print(_table(used or load_target(built_in), found))
     print_plain(console, f"now: {name}")
     chosen = path if file is None else Path(file)
     text = target_text(found, f"Measured by `eqsat calibrate` on this machine ({device}).")

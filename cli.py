@@ -56,6 +56,7 @@ def _command(
 def _add_explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("program", nargs="?", help=_PROGRAM)
     explain.add_argument("--json", action="store_true", help="print JSON")
+    explain.add_argument("--all", action="store_true", help="every rule, kernel and node")
     explain.add_argument("--rejected", action="store_true", help="list every pair not fused")
     explain.add_argument("--node", metavar="NAME", help="only pairs not fused with this node")
     explain.add_argument("--html", metavar="FILE", help="write a page for a browser")
@@ -208,6 +209,7 @@ def _explain(options: argparse.Namespace) -> int:
         options.program,
         json_output=options.json,
         rejected=options.rejected,
+        everything=options.all,
         node=options.node,
     )
 

@@ -23,8 +23,11 @@ from .programs import ProgramError, run_program
 from .reports import CompileReport, recording
 from .terminal import complain, print_json, print_plain
 
-_SHOWN_ORIGINS = 6  # FX nodes named per kernel before "and N more"
-_SHOWN_REASONS = 6
+# What a graph shows before "and N more"; `--all` shows everything.
+_SHOWN_ORIGINS = 4  # FX nodes per kernel
+_SHOWN_RULES = 8
+_SHOWN_KERNELS = 8
+_SHOWN_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def explain_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanati
 
 
 def explain_program(
-    program: str, *, json_output: bool, rejected: bool, node: str | None = None
+    program: str, *, json_output: bool, rejected: bool, everything: bool, node: str | None = None
 ) -> int:
     """Run `SCRIPT.py`, or compile and call `module:function`, and print what happened; with
     `node`, only the pairs not fused that hold this FX node, op or nest (or glob).
@@ -72,7 +75,7 @@ def explain_program(
     elif node is not None:
         _print_rejected_at(reports, Console(), node)
     else:
-        print_reports(reports, Console(), rejected=rejected)
+        print_reports(reports, Console(), rejected=rejected, everything=everything)
     return 0
 
 
@@ -85,9 +88,14 @@ def record_program(program: str) -> list[CompileReport]:
 
 
 def print_reports(
-    reports: Sequence[CompileReport], console: Console, *, rejected: bool = False
+    reports: Sequence[CompileReport],
+    console: Console,
+    *,
+    rejected: bool = False,
+    everything: bool = False,
 ) -> None:
-    """Everything about every graph; `rejected` lists each pair that was not fused."""
+    """What happened to every graph: about a screen for each, or `everything`. `rejected` lists
+    each pair that was not fused."""
     for report in reports:
         if report.kind == "capture" and not any(_worth_showing(s) for s in report.stages):
             continue
@@ -95,16 +103,16 @@ def print_reports(
         if report.fallback:
             console.print(f"runs unoptimised: {report.fallback}", markup=False)
         for stage in report.stages:
-            _print_stage(stage, console)
+            _print_stage(stage, console, everything)
         if report.folded:
             values, size = report.folded["values"], report.folded["bytes"]
             console.print(f"folded: {len(values)} expressions of parameters, {size / 1e6:.1f} MB")
         if report.kernels:
-            _print_kernels(report, console)
+            _print_kernels(report, console, everything)
         if report.externs:
             _print_externs(report, console)
         if report.fusion is not None:
-            _print_fusion(report.fusion, console, rejected)
+            _print_fusion(report.fusion, console, rejected, everything)
         if report.seconds:
             times = ", ".join(f"{name} {value:.2f} s" for name, value in report.seconds.items())
             console.print(f"compile time: {times}")
@@ -114,7 +122,7 @@ def _worth_showing(stage: Any) -> bool:
     return bool(stage.firings or stage.budgets or stage.disabled or stage.status == "failed")
 
 
-def _print_stage(stage: Any, console: Console) -> None:
+def _print_stage(stage: Any, console: Console, everything: bool) -> None:
     head = f"[bold]{stage.stage}[/]: {stage.status}"
     if stage.reason:
         head += f" ({stage.reason})"
@@ -126,26 +134,52 @@ def _print_stage(stage: Any, console: Console) -> None:
         )
     console.print(head, highlight=False)
     if stage.firings:
-        table = Table("rule", "fired", "kept", box=None, pad_edge=False)
-        table.add_column("where", no_wrap=True)  # to be copied into an editor
-        table.add_column("first at", overflow="fold")
-        for fired in sorted(stage.firings, key=lambda item: (-item.kept, -item.count, item.rule)):
-            first = ", ".join(fired.nodes[0]) if fired.nodes else ""
-            table.add_row(fired.rule, str(fired.count), str(fired.kept), fired.where, first)
-        console.print(table)
+        _print_firings(stage.firings, console, everything)
     for budget in stage.budgets:
         console.print(f"budget reached in {budget.phase}: {budget.what} (limit {budget.limit})")
     for rule in stage.disabled:
         console.print(f"disabled: {rule.where} {rule.rule}: {rule.reason}", markup=False)
 
 
-def _print_kernels(report: CompileReport, console: Console) -> None:
+def _print_firings(firings: Sequence[Any], console: Console, everything: bool) -> None:
+    """A line for every rule that did most of what is in the result, one for all others."""
+    ranked = sorted(firings, key=lambda item: (-item.kept, -item.count, item.rule))
+    kept = [fired for fired in ranked if fired.kept]
+    shown = ranked if everything else kept[:_SHOWN_RULES]
+    if shown:
+        table = Table(box=None, pad_edge=False)
+        for head in ("rule", "fired", "kept", "where"):
+            table.add_column(head, no_wrap=True)  # to be copied into an editor
+        table.add_column("first at", overflow="fold")
+        for fired in shown:
+            nodes = fired.nodes[0] if fired.nodes else ()
+            first = ", ".join(nodes if everything else nodes[:1])
+            table.add_row(fired.rule, str(fired.count), str(fired.kept), fired.where, first)
+        console.print(table)
+    for text, others in (
+        ("also kept", kept[_SHOWN_RULES:]),
+        ("fired, but another form was cheaper", ranked[len(kept) :]),
+    ):
+        if others and not everything:
+            names = [f"{fired.rule} {fired.count}" for fired in others]
+            print_plain(console, f"{text} (--all): {_some(names)}")
+
+
+def _print_kernels(report: CompileReport, console: Console, everything: bool) -> None:
     table = Table("kernel", "calls", "nodes", "rules", box=None, pad_edge=False)
     table.title = f"{len(report.kernels)} kernels"
-    for kernel in report.kernels:
-        rules = "\n".join(dict.fromkeys(rule.split()[-1] for rule in kernel.rules))
-        table.add_row(kernel.name, str(kernel.uses), _some(kernel.origins), rules)
+    ranked = sorted(report.kernels, key=lambda kernel: -kernel.uses)
+    shown = report.kernels if everything else ranked[:_SHOWN_KERNELS]
+    for kernel in shown:
+        rules = list(dict.fromkeys(rule.split()[-1] for rule in kernel.rules))
+        nodes = ", ".join(kernel.origins) if everything else _some(kernel.origins)
+        told = "\n".join(rules) if everything else _some(rules)
+        table.add_row(kernel.name, str(kernel.uses), nodes, told)
     console.print(table)
+    more = ranked[len(shown) :]
+    if more:
+        calls = sum(kernel.uses for kernel in more)
+        console.print(f"and {len(more)} more kernels, called {calls} times (--all)")
 
 
 def _print_externs(report: CompileReport, console: Console) -> None:
@@ -154,7 +188,7 @@ def _print_externs(report: CompileReport, console: Console) -> None:
     console.print("extern calls: " + ", ".join(parts), markup=False)
 
 
-def _print_fusion(fusion: Any, console: Console, rejected: bool) -> None:
+def _print_fusion(fusion: Any, console: Console, rejected: bool, everything: bool) -> None:
     console.print(f"fusion: {fusion.before} loop nests -> {fusion.after}")
     reasons = Counter((pair.rule, pair.where, pair.condition) for pair in fusion.rejected)
     if rejected:
@@ -165,8 +199,11 @@ def _print_fusion(fusion: Any, console: Console, rejected: bool) -> None:
         return
     if reasons:
         console.print("pairs left apart, by reason (each one: --rejected):")
-    for (rule, where, condition), count in reasons.most_common(_SHOWN_REASONS):
+    shown = reasons.most_common(None if everything else _SHOWN_REASONS)
+    for (rule, where, condition), count in shown:
         console.print(f"  {count} x {rule} ({where}): {condition}", markup=False)
+    if len(reasons) > len(shown):
+        console.print(f"  and {len(reasons) - len(shown)} more reasons (--all)")
 
 
 def _print_rejected_at(reports: Sequence[CompileReport], console: Console, node: str) -> None:

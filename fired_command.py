@@ -26,6 +26,7 @@ from .reports import CompileReport, recording
 from .session import open_session
 from .terminal import complain, print_json, print_plain
 
+_NO_MODELS = "there are no models to run by themselves here"
 _MODELS = Path(__file__).resolve().parent / "benchmarks" / "models.py"
 
 
@@ -45,25 +46,26 @@ class Use:
 def count_firings(programs: Sequence[str], *, never: bool, json_output: bool) -> int:
     """Run the programs and print what each rule did. `never` prints only the rules that fired
     nowhere. Gives 0, 1 where a program failed, 2 where there is none."""
-    models = _models()
+    models = _models() if not programs or any(_is_name(name) for name in programs) else {}
     names = list(programs) or list(models)
     if not names:
-        return complain("rules", "name the programs: SCRIPT.py or module:function")
+        return complain("rules", f"{_NO_MODELS}; name programs: SCRIPT.py or module:function")
     try:
         book = open_session(config.snapshot(), _warn).book
     except RuleErrors as errors:
         print_plain(Console(), str(errors))
         return 1
     uses = {r.name: Use(r.name, r.where) for r in book.rules if r.stage != "trace"}
-    problems: list[str] = []
-    for name in names:
+    ran: list[str] = []
+    for place, name in enumerate(names, 1):
+        _warn(f"{place} of {len(names)}: {name}")
         try:
             add_reports(uses, name, _record(name, models))
+            ran.append(name)
         except ProgramError as error:
-            problems.append(str(error))
             complain("rules", error)
-    _print(book, list(uses.values()), names, never, json_output)
-    return 1 if problems else 0
+    _print(book, list(uses.values()), ran, never, json_output)
+    return 0 if ran == names else 1
 
 
 def add_reports(uses: Mapping[str, Use], program: str, reports: Sequence[CompileReport]) -> None:
@@ -84,6 +86,10 @@ def add_reports(uses: Mapping[str, Use], program: str, reports: Sequence[Compile
                     use.programs.append(program)
 
 
+def _is_name(program: str) -> bool:
+    return not program.endswith(".py") and ":" not in program
+
+
 def _models() -> Mapping[str, Any]:
     """The project's own list of models; empty where eqsat is installed without it."""
     if not _MODELS.is_file():
@@ -91,7 +97,8 @@ def _models() -> Mapping[str, Any]:
     sys.path.insert(0, str(_MODELS.parent.parent))
     try:
         module = importlib.import_module("benchmarks.models")
-    except ImportError:  # transformers is an extra
+    except ImportError as error:  # transformers is an extra
+        _warn(f"the models of {_MODELS.parent.name}/ cannot be loaded: {error}")
         return {}
     models: Mapping[str, Any] = module.MODELS
     return models

@@ -225,9 +225,7 @@ def _rows() -> list[Row]:
     add("LoRA re-associated", adapted_weight, adapted, sizes=sizes, frozen=False)
     sizes = [("512 tokens", 1.00, [(512, 4096), (4096,), square])]
     add("norm gain folded", norm_gain, norm_gain_folded, sizes=sizes)
-    sizes = [
-        (f"{m} tokens", gain, [(m, 4096), square]) for m, gain in ((512, 1.00), (8192, 0.97))
-    ]
+    sizes = [(f"{m} tokens", gain, [(m, 4096), square]) for m, gain in ((512, 1.00), (8192, 0.97))]
     add("norm scale behind the product", norm_before, norm_behind, sizes=sizes)
     sizes = [
         (f"c{c}", gain, [(64, c, side, side), (c, c, 3, 3), *[(c,)] * 4])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .egraph import LEAF, Constructor, EGraph
+from .egraph import Constructor, EGraph
 from .pattern import Query
 
 
@@ -19,12 +19,20 @@ class Breadth:
 
     def __init__(self, graph: EGraph) -> None:
         self.graph = graph
-        self._nodes: dict[int, list[int]] = {}
-        for node, kind in enumerate(graph.kind):
-            if kind != LEAF:
-                self._nodes.setdefault(kind, []).append(node)
         self._members: dict[int, int] = {}
         self._readers: dict[tuple[int, int], int] = {}
+        self._read: dict[tuple[int, int], frozenset[int]] = {}
+
+    def is_empty(self, query: Query) -> bool:
+        """Whether the query certainly has no rows: nowhere does a node of the one constructor
+        read a class with a node of the other. False only means that it may have some."""
+        node_of = {column: at for at, column in enumerate(query.nodes)}
+        return any(
+            query.constructors[node_of[column]].index not in self._kinds_read(constructor, place)
+            for constructor, columns in zip(query.constructors, query.columns, strict=True)
+            for place, (kind, column) in enumerate(columns)
+            if kind == "t" and column in node_of
+        )
 
     def exceeds(self, query: Query, limit: int) -> bool:
         """Whether the query may have more than `limit` rows."""
@@ -66,7 +74,7 @@ class Breadth:
         return min(counts, default=len(self._of(constructor)))
 
     def _of(self, constructor: Constructor) -> Sequence[int]:
-        return self._nodes.get(constructor.index, ())
+        return self.graph.nodes_of.get(constructor.index, ())
 
     def _most_members(self, constructor: Constructor) -> int:
         """The most nodes of a constructor in one class."""
@@ -81,14 +89,28 @@ class Breadth:
     def _most_readers(self, constructor: Constructor, place: int) -> int:
         """The most nodes of a constructor that have one class in one column. The operands of
         a commuting op stand in both orders."""
-        swaps = constructor.op.commutes and place < 2
-        key = (constructor.index, 0 if swaps else place)
+        places = _alike(constructor, place)
+        key = (constructor.index, places[0])
         found = self._readers.get(key)
         if found is None:
             find, args = self.graph.find, self.graph.args
-            places = (0, 1) if swaps and constructor.kinds[:2] == ("t", "t") else (place,)
             found = self._readers[key] = _most(
                 [find(args[node][at]) for node in self._of(constructor) for at in places]
+            )
+        return found
+
+    def _kinds_read(self, constructor: Constructor, place: int) -> frozenset[int]:
+        """The kinds of the nodes that the nodes of a constructor may read in one column."""
+        places = _alike(constructor, place)
+        key = (constructor.index, places[0])
+        found = self._read.get(key)
+        if found is None:
+            graph = self.graph
+            classes = {
+                graph.find(graph.args[node][at]) for node in self._of(constructor) for at in places
+            }
+            found = self._read[key] = frozenset(
+                graph.kind[member] for owner in classes for member in graph.members[owner]
             )
         return found
 
@@ -117,6 +139,12 @@ class Breadth:
             counts.append(ways)
         (root,) = query.pattern.roots.values()
         return sum(counts[root].values())
+
+
+def _alike(constructor: Constructor, place: int) -> tuple[int, ...]:
+    """The columns whose operands may stand in `place`."""
+    swaps = constructor.op.commutes and place < 2 and constructor.kinds[:2] == ("t", "t")
+    return (0, 1) if swaps else (place,)
 
 
 def _most(classes: Sequence[int]) -> int:

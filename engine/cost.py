@@ -138,7 +138,8 @@ class CostModel:
                 return target.view + apart
             case "pointwise":
                 kernel = target.launch + target.traffic(2 * written) if stored else 0.0
-                return target.view + kernel + _count(out) * self._pointwise(op) / target.scalar_flops
+                work = _count(out) * self._pointwise(op) / target.scalar_flops
+                return target.view + kernel + work
             case "reduction":
                 work = sum(map(_count, inputs)) / target.scalar_flops
                 return target.reduction * target.launch + target.traffic(read) + work

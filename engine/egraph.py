@@ -81,9 +81,15 @@ class EGraph:
         self.inputs: set[int] = set()
         self.deciding: set[int] = set()  # classes that a comparison reads (`deciding.py`)
         self.users: dict[int, int] = {}
+        self.absorbed = 0  # classes that became part of another one
+        self.nodes_of: dict[int, list[int]] = {}  # the nodes of each kind, in order
+        self.members: list[list[int]] = []  # of the class; valid at canonical ids
         self._refs: list[Ref] = []
         self._parent: list[int] = []
         self._memo: dict[tuple[int, ...], int] = {}
+        self._readers: list[list[int]] = []  # nodes that read a class; valid as `members` is
+        self._stale: list[int] = []  # classes absorbed since the last `rehash`
+        self._moved: set[int] = set()  # kinds of the nodes that were in them
         self._by_kinds: dict[tuple[str, tuple[str, ...]], Constructor] = {}
 
     def __len__(self) -> int:
@@ -185,6 +191,8 @@ class EGraph:
             level = min((self.level[row[at]] for at in constructor.tensors), default=CONSTANT)
             found = self._append(constructor.index, row, meta, firing, source, level)
             self._memo[key] = found
+            for at in constructor.tensors:
+                self._readers[row[at]].append(found)
             self._inherit_position(constructor, row, found)
         return found
 
@@ -250,16 +258,25 @@ class EGraph:
         self.level.append(level)
         self._refs.append(Ref(node))
         self._parent.append(node)
+        self._readers.append([])
+        self.members.append([node])
+        self.nodes_of.setdefault(kind, []).append(node)
         return node
 
     def rollback(self, size: int) -> None:
         """Forgets every node from id `size` on; none of them may have been merged."""
-        for node in range(size, len(self.kind)):
-            self._memo.pop((self.kind[node], *self.args[node]), None)
+        for node in reversed(range(size, len(self.kind))):
+            kind, args = self.kind[node], self.args[node]
+            self._memo.pop((kind, *args), None)
             self.position.pop(node, None)
+            self.nodes_of[kind].pop()
+            if kind != LEAF:
+                for at in self.constructors[kind].tensors:
+                    self._readers[args[at]].pop()
         for column in (self.kind, self.args, self.meta, self.firing, self.source, self.level):
             del column[size:]
-        del self._refs[size:], self._parent[size:]
+        for lists in (self._refs, self._parent, self._readers, self.members):
+            del lists[size:]
 
     def union(self, left: int, right: int) -> bool:
         """Merges two classes; the smaller id stays canonical. False where they were one."""
@@ -269,6 +286,10 @@ class EGraph:
         if right < left:
             left, right = right, left
         self._parent[right] = left
+        self.absorbed += 1
+        self._stale.append(right)
+        self._moved.update(self.kind[node] for node in self.members[right])
+        self.members[left] += self.members[right]
         self.level[left] = max(self.level[left], self.level[right])
         place = self.position.get(right)
         if place is not None:
@@ -285,22 +306,21 @@ class EGraph:
 
     def rehash(self) -> set[int]:
         """Renews the memo after unions, so that calls are looked up by canonical ids. Gives
-        the constructors that had nodes with arguments in another class."""
-        memo: dict[tuple[int, ...], int] = {}
-        renewed: set[int] = set()
-        find = self.find
-        for node, kind in enumerate(self.kind):
-            if kind == LEAF:
-                continue
-            args = self.args[node]
-            tensors = self.constructors[kind].tensors
-            if any(self._parent[args[at]] != args[at] for at in tensors):
+        the kinds of the nodes that are, or read, in another class since the last time."""
+        memo, renewed = self._memo, self._moved
+        for old in self._stale:
+            readers = self._readers[old]
+            for node in readers:
+                kind, args = self.kind[node], self.args[node]
+                row = list(args)
+                for at in self.constructors[kind].tensors:
+                    row[at] = self.find(row[at])
+                if memo.get((kind, *args)) == node:
+                    del memo[(kind, *args)]
+                key = (kind, *row)
+                memo[key] = min(node, memo.get(key, node))
+                self.args[node] = tuple(row)
                 renewed.add(kind)
-                columns = self.constructors[kind].columns
-                args = self.args[node] = tuple(
-                    find(item) if column == "t" else item
-                    for column, item in zip(columns, args, strict=True)
-                )
-            memo.setdefault((kind, *args), node)
-        self._memo = memo
+            self._readers[self.find(old)] += readers
+        self._stale, self._moved = [], set()
         return renewed

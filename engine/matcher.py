@@ -19,7 +19,8 @@ from .attributes import Attributes
 from .binding import Failure, bind_types
 from .egraph import Constructor, EGraph, Ref
 from .evaluate import evaluate, holds
-from .expr import Call, Expr, walk
+from .expr import Call, Expr, Name, walk
+from .expr import Sequence as Listed
 from .facts import PREDICATES, promoted
 from .metadata import constant_key
 from .normal import as_one_number
@@ -86,6 +87,7 @@ class Matcher:
         """Sorts the slots of the pattern by what has to be done about them."""
         query = self.query
         self.constants: list[tuple[str, int, int, int]] = []  # name, column, node, parameter
+        self.entries: list[tuple[str, int, int, int]] = []  # name, column, place, length of list
         self.hows: list[tuple[str, int]] = []
         self.early: list[int] = []
         self.late: list[int] = []
@@ -101,6 +103,14 @@ class Matcher:
             for place, (slot, at) in enumerate(zip(node.slots, places, strict=True)):
                 if slot.kind == "constant":
                     self.constants.append((str(slot.item), at[1], index, place))
+                elif slot.kind == "value" and isinstance(slot.expr, Listed):
+                    self._read_entries(slot.expr, at[1])
+
+    def _read_entries(self, written: Listed, column: int) -> None:
+        """Notes the constants that are entries of a written list, as in `split(x, (a, b))`."""
+        for place, entry in enumerate(written.items):
+            if isinstance(entry, Name) and isinstance(self.rule.vars.get(entry.id), ConstType):
+                self.entries.append((entry.id, column, place, len(written.items)))
 
     def _compares_classes(self) -> bool:
         """Whether one `**how` stands in two places and takes tensors."""
@@ -223,6 +233,12 @@ class Matcher:
             if name in values and not same_constant(values[name], value, self._real(index, row)):
                 return Failure(name, f"{values[name]} and {value}")
             values.setdefault(name, value)
+        for name, column, place, length in self.entries:
+            listed = self.graph.constants.value(row[column])
+            if not isinstance(listed, tuple) or len(listed) != length:
+                return Failure(name, f"{listed} is no list of {length}")
+            if values.setdefault(name, listed[place]) != listed[place]:
+                return Failure(name, f"{values[name]} and {listed[place]}")
         refs = self._refs(row)
         for name, index in self.hows:
             how = self._how(index, row, refs)

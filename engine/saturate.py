@@ -50,6 +50,7 @@ _MOST_ROWS = 100_000
 # every node of a graph stay below it.
 _MOST_OF_GROWTH = 0.75
 
+_LOAD = ("(run-schedule (run f.load) (run f.merged))", "(print-size g.canonical)")
 _RUN = "(run-schedule (run {}))"
 _PARSED: dict[str, tuple[Any, ...]] = {}
 _KEPT_TEXTS = 20_000
@@ -57,10 +58,11 @@ _KEPT_TEXTS = 20_000
 
 @dataclass
 class _Running:
-    """A query that egglog runs: rows read so far, canonical rows seen, rows not yet used, and
-    the state of the e-graph that it last saw."""
+    """A query that egglog runs: whether it knows it by now, rows read so far, canonical rows
+    seen, rows not yet used, and the state of the e-graph that it last saw."""
 
     query: Query
+    declared: bool = False
     read: int = 0
     state: int = -1
     seen: set[tuple[int, ...]] = field(default_factory=set)
@@ -90,7 +92,6 @@ class Saturator:
         self._state = 0  # counts the states that were sent
         self._changed: dict[int, int] = {}  # per constructor the state that last changed it
         self._placed = 0  # the state that last changed places
-        self._owners: list[int] = []  # the class of every node in that state
         self._keys: dict[int, set[tuple[int, ...]]] = {}  # per pattern what was instantiated
         self._instantiated: dict[str, int] = {}  # per folder how many constructors it saw
         self._made: dict[str, int] = {}  # nodes that each rule made in this phase
@@ -150,7 +151,6 @@ class Saturator:
         """Adds the queries that the constructors there are by now make possible."""
         by_op, ordered = self.graph.by_op, self.applier.on_failure is None
         count = len(self.graph.constructors)
-        commands: list[str] = []
         for folder in folders:
             if self._instantiated.get(folder) == count:
                 continue
@@ -162,9 +162,7 @@ class Saturator:
                 keys = self._keys.setdefault(number, set())
                 for key, query in queries(pattern, by_op, number, keys, ordered):
                     keys.add(key)
-                    commands += query.text
                     self._running[folder].append(_Running(query))
-        self._run(commands)
 
     def _search(self, phase: Phase, folders: Sequence[str]) -> list[_Running]:
         """Runs the queries that may have new rows; gives those with rows to use, in order."""
@@ -173,7 +171,9 @@ class Saturator:
         for folder in folders:
             for running in self._running[folder]:
                 if self._may_have_new_rows(running) and len(running.waiting) <= phase.matches:
-                    if breadth.exceeds(running.query, _MOST_ROWS):
+                    if breadth.is_empty(running.query):
+                        running.state = self._state
+                    elif breadth.exceeds(running.query, _MOST_ROWS):
                         self._skip(phase, running.query.pattern.rule.name)
                     else:
                         chosen.append(running)
@@ -190,7 +190,7 @@ class Saturator:
         of one that makes it panic is disabled, and a fresh engine takes over."""
         wanted = list(chosen)
         try:
-            self._run([_RUN.format(running.query.ruleset) for running in wanted])
+            self._run_queries(wanted)
             return wanted
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -200,7 +200,7 @@ class Saturator:
         while wanted:
             running = wanted.pop(0)
             try:
-                self._run([_RUN.format(running.query.ruleset)])
+                self._run_queries([running])
                 found.append(running)
             except (KeyboardInterrupt, SystemExit):
                 raise
@@ -212,6 +212,14 @@ class Saturator:
                 wanted = [r for r in (*found, *wanted) if r.query.pattern.rule.name != rule.name]
                 found = []
         return found
+
+    def _run_queries(self, wanted: Sequence[_Running]) -> None:
+        """Runs queries, and first tells egglog of those that were never wanted before."""
+        new = [running for running in wanted if not running.declared]
+        declared = [text for running in new for text in running.query.text]
+        self._run([*declared, *(_RUN.format(running.query.ruleset) for running in wanted)])
+        for running in new:
+            running.declared = True
 
     def _restart(self) -> None:
         """A fresh engine that is told all the mirror knows: after a panic the old one may hold
@@ -225,10 +233,9 @@ class Saturator:
         ]
         self._run(_BASE)
         self._flush()
-        queries = [running for group in self._running.values() for running in group]
-        for running in queries:
-            running.read, running.state = 0, -1
-        self._run([text for running in queries for text in running.query.text])
+        for group in self._running.values():
+            for running in group:
+                running.declared, running.read, running.state = False, 0, -1
 
     def _may_have_new_rows(self, running: _Running) -> bool:
         """Whether a node that the query could match is new, or in another class, since."""
@@ -297,9 +304,11 @@ class Saturator:
         commands = self._declare(graph.constructors[self._declared :])
         self._declared = len(graph.constructors)
         rows: dict[str, list[str]] = {}
-        for node in range(self._sent, len(graph)):
+        fresh = range(self._sent, len(graph))
+        for node in fresh:
             self._rows_of(node, rows)
         self._sent = len(graph)
+        renewed = {graph.kind[node] for node in fresh}
         merged = bool(self._unions)
         for old, new in self._unions:
             rows.setdefault("r.merge", []).append(f"{old}\t{new}\n")
@@ -309,8 +318,13 @@ class Saturator:
             self._files += 1
             (self._folder / name).write_text("".join(lines))
             commands.append(f'(input {relation} "{name}")')
-        self._run([*commands, "(run-schedule (run f.load) (run f.merged))"])
-        self._learn(merged)
+        *_, size = self._run([*commands, *_LOAD])
+        if size.size != graph.absorbed:
+            merged |= self._learn()
+        if merged:
+            self._placed = self._state
+            renewed |= graph.rehash()
+        self._changed.update(dict.fromkeys(renewed, self._state))
 
     def _declare(self, constructors: Sequence[Constructor]) -> list[str]:
         """A constructor and its loader, for each; a loader relation per number of columns."""
@@ -351,20 +365,9 @@ class Saturator:
         if swapped is not None:
             lines.append("\t".join(map(str, (kind, node, *swapped))) + "\n")
 
-    def _learn(self, changed: bool) -> None:
-        """Takes over the classes that egglog merged because their nodes became equal, and
-        notes which constructors have nodes that are new or in another class."""
-        number, graph = self._engine.value_to_i64, self.graph
-        for row in self._engine.freeze().functions["g.canonical"].rows:
-            changed |= graph.union(number(row.inputs[0]), number(row.output))
-        renewed = graph.rehash() if changed else set()
-        if changed:
-            self._placed = self._state
-            for node, owner in enumerate(self._owners):
-                if graph.find(node) != owner:
-                    self._owners[node] = graph.find(node)
-                    renewed.add(graph.kind[node])
-        fresh = range(len(self._owners), len(graph))
-        self._owners += map(graph.find, fresh)
-        renewed.update(graph.kind[node] for node in fresh)
-        self._changed.update(dict.fromkeys(renewed, self._state))
+    def _learn(self) -> bool:
+        """Takes over the classes that egglog merged because their nodes became equal; whether
+        there were any. Freezing copies all rows, so `_flush` asks only how many there are."""
+        number, union = self._engine.value_to_i64, self.graph.union
+        rows = self._engine.freeze().functions["g.canonical"].rows
+        return any([union(number(row.inputs[0]), number(row.output)) for row in rows])

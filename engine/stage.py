@@ -10,17 +10,18 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import fx
 
 from .apply import Applier, Firing, OnFailure
 from .assumed import ParameterCheck
+from .candidates import runners_up
 from .chaos import CHEAPEST, disturbed
 from .cost import CostModel
 from .deciding import deciding_nodes
-from .decode import decode
+from .decode import DecodeError, decode
 from .effects import Effects, effects_of
 from .egraph import LEAF, EGraph
 from .encode import Encoding, encode
@@ -35,6 +36,7 @@ from .schedule import Schedule, load_schedule
 from .selection import Choice, Problem
 from .target import Target, load_target
 from .targeting import suits
+from .world import EvaluateError
 
 _SHOWN_FIRINGS = 64
 SECOND = 10**15  # costs are in femtoseconds
@@ -45,8 +47,8 @@ class StageOptions:
     """`profile` is the numerics that the rules were selected for. `weights` maps placeholders
     that are parameters to their position; `frozen` names those that may be folded; `lowered`
     is what generated kernels cover (`lowering.lowered_ops`); `inference` says that nobody will
-    differentiate the graph; `extraction` is read by `chaos.extraction_of`; `strict` raises
-    where something goes wrong."""
+    differentiate the graph; `extraction` is read by `chaos.extraction_of`; `alternatives` is how
+    many other good graphs to give; `strict` raises where something goes wrong."""
 
     profile: str = "default"
     weights: Mapping[str, int] = field(default_factory=dict)
@@ -56,7 +58,18 @@ class StageOptions:
     lowered: Mapping[str, str] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=load_schedule)
     extraction: str = CHEAPEST
+    alternatives: int = 0
     strict: bool = field(default_factory=lambda: os.environ.get("EQSAT_STRICT") == "1")
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another graph of the same values; `how` says what it does otherwise, `cost` is in seconds
+    by the cost model."""
+
+    how: str
+    gm: fx.GraphModule
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,7 @@ class StageResult:
     gm: fx.GraphModule
     report: StageReport
     checks: tuple[ParameterCheck, ...] = ()
+    others: tuple[Alternative, ...] = ()
 
 
 class StageWarning(UserWarning):
@@ -185,26 +199,65 @@ class StageRun:
         self._warn()
         if self.applier is None or not self.applier.firings:
             return StageResult(self.gm, self.report("unchanged", "no rule fired"))
-        choice, classes = self._extract(encoding)
+        choice, classes, problem = self._extract(encoding)
         self.choice = choice
-        members = [node for group in classes.values() for node in group]
-        self.chosen = {
-            owner: members[choice.node[at]] for at, owner in enumerate(classes) if at in choice.used
-        }
+        self.chosen = self._taken(choice, classes)
+        others = tuple(self._others(encoding, choice, classes, problem))
+        firings = self.applier.firings
+        checks = tuple(dict.fromkeys(c for firing in firings for c in firing.checks))
         if self._as_it_was(encoding):
-            return StageResult(self.gm, self.report("unchanged", "nothing is cheaper"))
+            report = self.report("unchanged", "nothing is cheaper")
+            return StageResult(self.gm, report, checks if others else (), others)
         self.cost_after = choice.cost
-        every = {
+        new = self._decoded(encoding, choice, classes)
+        self._tick("decode")
+        return StageResult(new, self.report("changed", "", new), checks, others)
+
+    @staticmethod
+    def _taken(
+        choice: Choice, classes: Mapping[int, Sequence[int]], *, spare: bool = False
+    ) -> dict[int, int]:
+        """Class to node, of the classes that are used or, with `spare`, of all that have one."""
+        members = [node for group in classes.values() for node in group]
+        return {
             owner: members[choice.node[at]]
             for at, owner in enumerate(classes)
-            if choice.node[at] >= 0
+            if (choice.node[at] >= 0 if spare else at in choice.used)
         }
-        new = decode(encoding, self.chosen, self._rules_of, every)
+
+    def _decoded(
+        self, encoding: Encoding, choice: Choice, classes: Mapping[int, Sequence[int]]
+    ) -> fx.GraphModule:
+        taken, every = self._taken(choice, classes), self._taken(choice, classes, spare=True)
+        new = decode(encoding, taken, self._rules_of, every)
         check_outputs(self.gm, new)
-        self._tick("decode")
-        firings = self.applier.firings
-        checks = dict.fromkeys(c for firing in firings for c in firing.checks)
-        return StageResult(new, self.report("changed", "", new), tuple(checks))
+        return new
+
+    def _others(
+        self,
+        encoding: Encoding,
+        best: Choice,
+        classes: Mapping[int, Sequence[int]],
+        problem: Problem,
+    ) -> Iterator[Alternative]:
+        """Other good graphs, as many as `options.alternatives`; those that cannot be written
+        are left out."""
+        if not self.options.alternatives:
+            return
+        assert self.applier is not None
+        made: dict[str, list[int]] = {}
+        members = [node for group in classes.values() for node in group]
+        for at, node in enumerate(members):
+            firing = encoding.graph.firing[node]
+            if firing >= 0:
+                made.setdefault(self.applier.firings[firing].rule.name, []).append(at)
+        for one in runners_up(problem, best, made, self.options.alternatives):
+            try:
+                gm = self._decoded(encoding, one.choice, classes)
+            except (DecodeError, EvaluateError):
+                continue
+            yield Alternative(one.how, gm, one.choice.cost / SECOND)
+        self._tick("alternatives")
 
     def _as_it_was(self, encoding: Encoding) -> bool:
         """Whether every node of the original graph is in the choice."""
@@ -253,13 +306,13 @@ class StageRun:
                     saturator.run(phase, folders, limit)
         self._tick("saturate")
 
-    def _extract(self, encoding: Encoding) -> tuple[Choice, dict[int, list[int]]]:
-        """The choice, and the nodes of every class in the order of the problem."""
+    def _extract(self, encoding: Encoding) -> tuple[Choice, dict[int, list[int]], Problem]:
+        """The choice, the nodes of every class in the order of the problem, and the problem."""
         problem, classes = self.problem(encoding)
         how = self.options.extraction
         choice = extract(problem) if how == CHEAPEST else disturbed(problem, how)
         self._tick("extract")
-        return choice, classes
+        return choice, classes, problem
 
     def problem(self, encoding: Encoding) -> tuple[Problem, dict[int, list[int]]]:
         """What there is to choose from, and the nodes of every class in the same order."""

@@ -156,8 +156,8 @@ class _Recorder(TensorWorld):
     def emit(self, op: Op, args: Sequence[Any]) -> Any:
         target, call_args, kwargs = self.table.call(op, args)
         result = super().emit(op, args)
-        if id(result) in self._nodes:  # the op gave its operand
-            return result
+        if id(result) in self._nodes:  # the op gave its operand: a call all the same
+            result = result.view(result.shape)
         given = [self.node(arg) for arg in (args if op is GETITEM else call_args)]
         named = {key: self.node(value) for key, value in kwargs.items()}
         self._keep(result, self.graph.call_function(target, tuple(given), named))

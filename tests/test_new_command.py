@@ -227,7 +227,7 @@ def _fired(fn: Callable[..., Any], inputs: tuple[Any, ...], path: Path) -> set[s
 
 def _held(x: Any) -> Any:
     floats = isinstance(x, Tensor) and x.is_floating_point()
-    return torch.nn.Parameter(x) if floats else x
+    return torch.nn.Parameter(x, requires_grad=False) if floats else x
 
 
 class _Module(torch.nn.Module):

@@ -5,6 +5,8 @@ docs/for_inductor_users.md tells of each; these are the programs behind it.
 
 from __future__ import annotations
 
+import inspect
+import types
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._inductor.fx_passes import fuse_attention
 
+import eqsat
+from eqsat.cli import main
 from eqsat.reports import CompileReport, recording
 
 
@@ -68,6 +73,127 @@ MISH = """
 
 def mish_by_hand(x: torch.Tensor) -> torch.Tensor:
     return x * torch.tanh(F.softplus(x))
+
+
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+
+def program(q, k, v):
+    scores = torch.matmul(q, k.transpose(-2, -1)) * 0.125
+    return torch.matmul(F.softmax(scores, dim=-1), v)
+
+compiled = torch.compile(program, backend="eqsat")
+with torch.no_grad():
+    compiled(*(torch.randn(2, 4, 130, 64) for _ in range(3)))
+"""
+
+ASKED = ("--why-not", "sdpa-from-torch-scaled")
+
+
+def answer(
+    folder: Path, capsys: pytest.CaptureFixture[str], script: str, *arguments: str, **options: Any
+) -> str:
+    path = folder / "program.py"
+    path.write_text(script)
+    with eqsat.options(**options):
+        assert main(["explain", str(path), *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_row_1_the_condition_that_failed_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = SCRIPT.replace("64)", "512)")
+    found = answer(tmp_path, capsys, wide, *ASKED, numerics="fast")
+    assert "ops matched, then: d <= 256" in found and "(d = 512" in found
+
+
+def test_row_2_the_part_that_does_not_match_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = SCRIPT.replace("dim=-1", "dim=-2")
+    assert "the constants of F.softmax" in answer(tmp_path, capsys, other, *ASKED, numerics="fast")
+    assert "nothing proves what it assumes (finite)" in answer(tmp_path, capsys, SCRIPT, *ASKED)
+    assert "fired once, kept 1" in answer(tmp_path, capsys, SCRIPT, *ASKED, numerics="fast")
+
+
+# Spellings of Inductor that rules of ours know, in inference, by the number of their pattern.
+KNOWN = {1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 16, 21, 22, 23, 25, 26, 27, 28}
+
+
+def spelling(number: int) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """A pattern of Inductor as a program of the user's, with arguments it can take."""
+    found = getattr(fuse_attention, f"_sfdp_pattern_{number}")
+    names = {"__name__": "patterns", "__package__": None}
+    code = found.__code__.replace(co_filename="patterns.py")  # Dynamo skips files of Inductor
+    fn = types.FunctionType(code, {**found.__globals__, **names})
+    batch, heads, length, size = 2, 4, 48, 32
+    turned = "permute([0, 2, 1, 3])" in inspect.getsource(found)
+    shape = (batch, length, heads, size) if turned else (batch, heads, length, size)
+    values: dict[str, Any] = {}
+    for name in inspect.signature(found).parameters:
+        if name in ("query", "key", "value"):
+            values[name] = torch.randn(*((8, 48, 48) if number == 13 else shape))
+        elif "scale" in name or "dropout" in name:
+            values[name] = 0.0 if "dropout" in name else 5.5
+        elif number in (15, 17, 20):
+            values[name] = (torch.rand(batch, length) > 0.2).float()
+        elif name == "causal_mask":
+            values[name] = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
+        else:
+            values[name] = torch.randn(1, 1, length, length)
+    return fn, values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(1, 31))
+def test_row_6_one_rule_for_each_idea_and_not_for_each_spelling(number: int) -> None:
+    if number == 28:  # pattern 4 with other strides
+        fn, values = spelling(4)
+        for name in ("query", "key", "value"):
+            values[name] = values[name].transpose(1, 2).contiguous().transpose(1, 2)
+    else:
+        fn, values = spelling(number)
+    torch._dynamo.reset()
+    with recording() as reports, torch.no_grad():
+        made = torch.compile(fn, backend="eqsat", options={"strict": True, "numerics": "fast"})
+        torch.testing.assert_close(made(**values), fn(**values), rtol=5e-2, atol=2e-3)
+    found = any(name.startswith("sdpa-from") for name in fired(reports))
+    assert found == (number in KNOWN)
+
+
+def test_row_11_a_rule_that_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
+    rules = """
+- rule: wrong-for-short-rows
+  doc: Right for rows of eight only.
+  vars:
+    x: f32[m, n]
+  match: sin(x)
+  make: view(sin(x), (m * n // 8, 8)) + 0.0
+  numerics: signed_zero
+"""
+    _, reports = run(torch.sin, torch.randn(8, 6), rules=rules, folder=tmp_path)
+    disabled = [one for report in reports for stage in report.stages for one in stage.disabled]
+    assert [one.rule for one in disabled] == ["mine:wrong-for-short-rows"]
+    assert disabled[0].where.endswith("mine.yaml:2") and "shape" in disabled[0].reason
+
+
+def test_row_20_one_line_for_each_pair_left_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = """
+import torch
+
+compiled = torch.compile(lambda x: torch.softmax(x, -1).mean(1), backend="eqsat")
+with torch.no_grad():
+    compiled(torch.randn(16, 30, 20))
+"""
+    (line,) = answer(tmp_path, capsys, script, "--rejected", "--node", "mean").splitlines()
+    assert "_softmax = aten._softmax, mean = aten.mean]" in line
+    assert "(rules/fusion/joining.yaml:" in line and "same_rows(producer, consumer) = False" in line
+    nothing = answer(tmp_path, capsys, script, "--rejected", "--node", "aten.gelu")
+    assert nothing == "no pair that was left apart holds 'aten.gelu'\n"
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
