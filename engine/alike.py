@@ -9,15 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
-from .expr import Binary, Call, Expr, Field, Item, Literal, Name, Negative, Sequence, children
+from .expr import (
+    Binary,
+    Call,
+    Expr,
+    Field,
+    Item,
+    Literal,
+    Name,
+    Negative,
+    Sequence,
+    children,
+    rebuild,
+)
 from .facts import PREDICATES
 from .kinds import is_tensor
 from .ops import OpTable, Param
-from .rule_entries import rebuild
 from .syntax import DTYPES
 
 Rename = Callable[[str], str]
-_OPS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow"}
+OPERATORS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow"}
 
 
 def show(expr: Expr, rename: Rename) -> str:
@@ -79,8 +90,8 @@ def settle(expr: Expr, table: OpTable, lists: Set[str]) -> Expr:
     """
 
     def settled(node: Expr) -> Expr:
-        if isinstance(node, Binary) and node.op in _OPS:
-            node = Call(_OPS[node.op], (node.left, node.right), span=node.span)
+        if isinstance(node, Binary) and node.op in OPERATORS:
+            node = Call(OPERATORS[node.op], (node.left, node.right), span=node.span)
         op = table.find(node.fn) if isinstance(node, Call) else None
         if op is None or not isinstance(node, Call) or node.fn in PREDICATES:
             return node

@@ -7,6 +7,7 @@ takes part in equality.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -132,6 +133,40 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct sub-expressions, in reading order."""
     read = _CHILDREN.get(type(expr))  # loading asks a hundred thousand times
     return () if read is None else read(expr)
+
+
+# A node like another, of other children.
+_REMADE: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = {
+    Sequence: lambda expr, parts: Sequence(parts, span=expr.span),
+    Call: lambda expr, parts: _called(expr, parts),
+    Binary: lambda expr, parts: Binary(expr.op, *parts, span=expr.span),
+    Negative: lambda expr, parts: Negative(*parts, span=expr.span),
+    Not: lambda expr, parts: Not(*parts, span=expr.span),
+    Compare: lambda expr, parts: Compare(parts[0], expr.ops, parts[1:], span=expr.span),
+    Logic: lambda expr, parts: Logic(expr.op, parts, span=expr.span),
+    Item: lambda expr, parts: Item(*parts, expr.index, span=expr.span),
+}
+
+
+def map_children(change: Callable[[Expr], Expr], expr: Expr) -> Expr:
+    """`expr` with `change` applied to its direct parts; `expr` itself where none changes."""
+    old = children(expr)
+    if not old:
+        return expr
+    new = tuple(map(change, old))
+    return expr if all(map(operator.is_, old, new)) else _REMADE[type(expr)](expr, new)
+
+
+def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """`expr` with `change` applied to every node, innermost first."""
+    return change(map_children(lambda part: rebuild(part, change), expr))
+
+
+def _called(call: Call, parts: tuple[Expr, ...]) -> Call:
+    count = len(call.args)
+    keys = (key for key, _ in call.kwargs)
+    named = tuple(zip(keys, parts[count:], strict=True))
+    return Call(call.fn, parts[:count], named, call.how, span=call.span)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

@@ -5,10 +5,10 @@ Takes a rule and the op table; gives the place where the right side matches the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from .alike import settle
-from .expr import Call, Expr, Name, Span, children, names
+from .alike import OPERATORS, operator_of, settle
+from .expr import Call, Expr, Name, Span, children, names, walk
 from .kinds import list_vars, walk_values
 from .ops import OpTable
 from .rule import Rule, TensorType, VarType
@@ -23,13 +23,36 @@ def fed_by_itself(rule: Rule, table: OpTable) -> Span | None:
     condition speaks of; None where it does not."""
     if len(rule.match) != 1:
         return None
+    (match,) = rule.match.values()
+    if not _may_hold([*rule.make.values(), *rule.lets.values()], match, table):
+        return None
     lists = list_vars(rule.vars)
-    pattern = settle(next(iter(rule.match.values())), table, lists)
+    pattern = settle(match, table, lists)
     for made in inlined_make(rule).values():
         for node in walk_values(settle(made, table, lists)):
             if any(_endless(rule, binding) for binding in _matches(pattern, node, {}, rule, table)):
                 return node.span
     return None
+
+
+def _may_hold(made: Iterable[Expr], match: Expr, table: OpTable) -> bool:
+    """Whether the outermost op of `match` may be in `made`, as far as names say; settling both
+    sides is slow, and few rules come so far."""
+    found = {name for expr in made for name in _op_names(walk_values(expr), table)}
+    return not found.isdisjoint(_op_names([match], table))
+
+
+def _op_names(nodes: Iterable[Expr], table: OpTable) -> Iterator[str]:
+    """The ops of calls and operators; for one that is written in others, these."""
+    for node in nodes:
+        name = operator_of(node)
+        op = None if name is None else table.find(OPERATORS.get(name, name))
+        if op is None:
+            continue
+        if op.entry is not None and op.entry.as_ is not None:
+            yield from _op_names(walk(op.entry.as_), table)
+        else:
+            yield op.name
 
 
 def _endless(rule: Rule, binding: Binding) -> bool:

@@ -15,8 +15,11 @@ from torch import fx
 
 from .encode import value_of
 from .metadata import meta_key
+from .views import is_row_major
 
 _aten = torch.ops.aten
+# Composite, but what they compute is new.
+_PRODUCTS = frozenset({_aten.matmul.default, _aten.linear.default})
 _SHAPES = frozenset({_aten.view.default, _aten.reshape.default})
 _ORDERS = frozenset({_aten.permute.default, _aten.transpose.int, _aten.t.default})
 
@@ -59,6 +62,8 @@ def storage(value: Any) -> int | None:
 def may_alias(target: torch._ops.OpOverload) -> bool:
     """Whether a result may share memory with an argument: views, and ops that return their
     argument where there is nothing to do."""
+    if target in _PRODUCTS:
+        return False
     if any(result.alias_info is not None for result in target._schema.returns):
         return True
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -69,7 +74,7 @@ def is_whole_view(target: Any, value: Any) -> bool:
     """Whether `target` called on `value` first gives other sizes and strides to all of its
     memory, and never copies."""
     if target in _SHAPES:
-        return isinstance(value, torch.Tensor) and _row_major(value)
+        return isinstance(value, torch.Tensor) and is_row_major(value)
     return target in _ORDERS
 
 
@@ -100,7 +105,7 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
     Only for plain sizes."""
     numbers = (*value.shape, *value.stride())
     if not all(isinstance(number, int) for number in numbers):
-        return list(range(value.dim())) if _row_major(value) else None
+        return list(range(value.dim())) if is_row_major(value) else None
     order = sorted(range(value.dim()), key=lambda dim: (-numbers[value.dim() + dim], dim))
     expected = 1
     for dim in reversed(order):
@@ -108,12 +113,3 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
             return None
         expected *= max(1, value.shape[dim])
     return order
-
-
-def _row_major(value: torch.Tensor) -> bool:
-    expected: Any = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if meta_key(stride) != meta_key(expected):
-            return False
-        expected = expected * size
-    return True

@@ -24,6 +24,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from .op import Op
 from .ops import OpTable
+from .views import own_view, size_expression
 from .world import EvaluateError, is_constant
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -70,18 +71,13 @@ class Constants:
         return self._values[handle]
 
 
-def _size_key(size: Any) -> Hashable:
-    key: Hashable = size.node.expr if isinstance(size, torch.SymInt) else size
-    return key
-
-
 def meta_key(value: Any) -> Hashable:
     """Shape, strides, dtype and device of a tensor; tuples and numbers by content."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return ("object", id(value))
-        shape = tuple(map(_size_key, value.shape))
-        return (shape, tuple(map(_size_key, value.stride())), value.dtype, value.device)
+        shape = tuple(map(size_expression, value.shape))
+        return (shape, tuple(map(size_expression, value.stride())), value.dtype, value.device)
     if isinstance(value, (tuple, list)):
         return ("tuple", *map(meta_key, value))
     return constant_key(value)
@@ -90,7 +86,7 @@ def meta_key(value: Any) -> Hashable:
 def _fact_key(value: Any) -> Hashable:
     """What must not differ within an e-class: everything but the strides."""
     if isinstance(value, torch.Tensor):
-        return (tuple(map(_size_key, value.shape)), value.dtype, value.device)
+        return (tuple(map(size_expression, value.shape)), value.dtype, value.device)
     if isinstance(value, (tuple, list)):
         return ("tuple", *map(_fact_key, value))
     return constant_key(value)
@@ -196,6 +192,9 @@ class Metadata:
 
     def try_apply(self, target: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         """Calls `target` once. Raises what it raises, and where it would need a guard."""
+        own = None if kwargs else own_view(self.mode, target, args)
+        if own is not None:
+            return own
         try:
             return self._apply_once(target, args, kwargs)
         except RuntimeError as error:

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from .attributes import Attributes
-from .expr import Call, Expr, Literal, Name, children
+from .expr import Call, Expr, Literal, Name, map_children
 from .expr import Sequence as SequenceExpr
 from .functional import mutable_form
 from .kinds import EACH
@@ -364,21 +364,6 @@ def _any_node(args: Sequence[Any]) -> bool:
     return any(
         isinstance(arg, fx.Node) or (isinstance(arg, list) and _any_node(arg)) for arg in args
     )
-
-
-def map_children(change: Callable[[Expr], Expr], expr: Expr) -> Expr:
-    """`expr` with `change` applied to its direct parts."""
-    if not children(expr):
-        return expr
-    parts: dict[str, Any] = {}
-    for name, value in vars(expr).items():
-        if isinstance(value, Expr):
-            parts[name] = change(value)
-        elif name == "kwargs":
-            parts[name] = tuple((key, change(part)) for key, part in value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Expr):
-            parts[name] = tuple(change(part) for part in value)
-    return replace(expr, **parts)
 
 
 def _substitute(expr: Expr, table: Mapping[str, Expr], absent: set[str], how: str | None) -> Expr:

@@ -58,7 +58,8 @@ def why_refused(rule: Rule, profile: str) -> str:
     takes the rule as it is."""
     fitted = _fitted(rule, profile)
     kinds = rule.numerics
-    loosest = f"numerics {profile!r} takes rules up to {_LOOSEST[profile]}"
+    but = ", but not signed_zero" if profile == "default" else ""
+    loosest = f"numerics {profile!r} takes rules up to {_LOOSEST[profile]}{but}"
     if fitted is not None and fitted.vars == rule.vars:
         return ""
     if _drops_cast(rule):

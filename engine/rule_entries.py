@@ -9,24 +9,22 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .document import Items, Node, Scalar
 from .document import Mapping as MappingNode
 from .expr import (
-    Binary,
     Call,
     Compare,
     Expr,
-    Item,
     Literal,
     Logic,
     Name,
-    Negative,
     Not,
     Sequence,
     Span,
+    rebuild,
     walk,
 )
 from .fields import Fields, form
@@ -406,28 +404,3 @@ def inlined_make(rule: Rule) -> dict[str, Expr]:
     for name, expr in rule.lets.items():
         pieces[name] = rebuild(expr, inline)
     return {root: rebuild(expr, inline) for root, expr in rule.make.items()}
-
-
-def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """`expr` with `change` applied to every node, innermost first."""
-
-    def over(parts: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(rebuild(part, change) for part in parts)
-
-    match expr:
-        case Call(args=args, kwargs=kwargs):
-            named = tuple((key, rebuild(value, change)) for key, value in kwargs)
-            expr = replace(expr, args=over(args), kwargs=named)
-        case Sequence(items=items):
-            expr = replace(expr, items=over(items))
-        case Binary(left=left, right=right):
-            expr = replace(expr, left=rebuild(left, change), right=rebuild(right, change))
-        case Negative(value=value) | Not(value=value):
-            expr = replace(expr, value=rebuild(value, change))
-        case Compare(first=first, rest=rest):
-            expr = replace(expr, first=rebuild(first, change), rest=over(rest))
-        case Logic(parts=parts):
-            expr = replace(expr, parts=over(parts))
-        case Item(base=base):
-            expr = replace(expr, base=rebuild(base, change))
-    return change(expr)

@@ -44,8 +44,11 @@ _BASE = (
 )
 
 
-# A query that may have more rows than this is not run.
-_MOST_ROWS = 100_000
+# Back-off, as egg's scheduler has it (Willsey et al., arXiv:2004.03082): a query that may have
+# more rows than its limit is banned for some rounds; each ban doubles its limit and the length
+# of the next ban. Its rows are counted before they are listed, and no limit is above the last.
+_ROWS, _MOST_ROWS = 25_000, 100_000
+_BAN = 1  # rounds
 # A rule that makes more than this part of a phase's nodes runs away: rules that make nodes for
 # every node of a graph stay below it.
 _MOST_OF_GROWTH = 0.75
@@ -59,14 +62,26 @@ _KEPT_TEXTS = 20_000
 @dataclass
 class _Running:
     """A query that egglog runs: whether it knows it by now, rows read so far, canonical rows
-    seen, rows not yet used, and the state of the e-graph that it last saw."""
+    seen, rows not yet used, the state of the e-graph that it last saw, how often it was banned,
+    and the round in which it may run again."""
 
     query: Query
     declared: bool = False
     read: int = 0
     state: int = -1
+    bans: int = 0
+    free: int = 0
     seen: set[tuple[int, ...]] = field(default_factory=set)
     waiting: deque[tuple[int, ...]] = field(default_factory=deque)
+
+    @property
+    def limit(self) -> int:
+        """The most rows that it may have to be run."""
+        return min(_MOST_ROWS, _ROWS << self.bans)
+
+    def ban(self, now: int) -> None:
+        self.free = now + 1 + (_BAN << self.bans)
+        self.bans += 1
 
 
 class Saturator:
@@ -121,16 +136,17 @@ class Saturator:
             changed = False
             for one in self._search(phase, folders):
                 changed |= self._use(one, phase, most, limit)
-            if not changed:
+            if not changed and not self._release(folders):
                 break
         else:
             self.budgets.append(Budget(phase.name, "iterations", phase.iterations))
         self._flush()
-        for folder in folders:
-            for running in self._running[folder]:
-                if running.waiting:
-                    what = f"matches of {running.query.pattern.rule.name}"
-                    self.budgets.append(Budget(phase.name, what, phase.matches))
+        for running in self._of(folders):
+            rule = running.query.pattern.rule.name
+            if running.waiting:
+                self._note(Budget(phase.name, f"matches of {rule}", phase.matches))
+            if running.bans and self._may_have_new_rows(running):
+                self._note(Budget(phase.name, f"rows of {rule}", running.limit))
         if len(self.graph) >= limit:
             self.budgets.append(Budget(phase.name, "nodes", limit))
 
@@ -168,22 +184,40 @@ class Saturator:
         """Runs the queries that may have new rows; gives those with rows to use, in order."""
         breadth = Breadth(self.graph)
         chosen = []
-        for folder in folders:
-            for running in self._running[folder]:
-                if self._may_have_new_rows(running) and len(running.waiting) <= phase.matches:
-                    if breadth.is_empty(running.query):
-                        running.state = self._state
-                    elif breadth.exceeds(running.query, _MOST_ROWS):
-                        self._skip(phase, running.query.pattern.rule.name)
-                    else:
-                        chosen.append(running)
+        for running in self._of(folders):
+            if running.free > self.rounds or len(running.waiting) > phase.matches:
+                continue
+            if self._may_have_new_rows(running):
+                if breadth.is_empty(running.query):
+                    running.state = self._state
+                elif breadth.exceeds(running.query, running.limit):
+                    running.ban(self.rounds)
+                else:
+                    chosen.append(running)
         if chosen:
             chosen = self._find_rows(chosen)
             functions = self._engine.freeze().functions
             for running in chosen:
                 running.state = self._state
                 self._read(running, functions[running.query.relation].rows)
-        return [one for folder in folders for one in self._running[folder] if one.waiting]
+        return [running for running in self._of(folders) if running.waiting]
+
+    def _of(self, folders: Sequence[str]) -> list[_Running]:
+        return [running for folder in folders for running in self._running[folder]]
+
+    def _release(self, folders: Sequence[str]) -> bool:
+        """Ends the bans that would be the first to end, as nothing else is left to do; whether
+        there were any."""
+        banned = [
+            running
+            for running in self._of(folders)
+            if running.free > self.rounds and running.limit < _MOST_ROWS
+        ]
+        first = min((running.free for running in banned), default=0)
+        for running in banned:
+            if running.free == first:
+                running.free = self.rounds
+        return bool(banned)
 
     def _find_rows(self, chosen: Sequence[_Running]) -> list[_Running]:
         """Lets egglog find the rows of queries; gives the queries that it could run. The rule
@@ -244,9 +278,7 @@ class Saturator:
             latest = max(latest, self._placed)
         return latest > running.state
 
-    def _skip(self, phase: Phase, rule: str) -> None:
-        """Notes, once per phase, that the rows of a rule are too many to be listed."""
-        budget = Budget(phase.name, f"rows of {rule}", _MOST_ROWS)
+    def _note(self, budget: Budget) -> None:
         if budget not in self.budgets:
             self.budgets.append(budget)
 
@@ -279,16 +311,12 @@ class Saturator:
                 self._unions += unions
         self._made[rule] = made
         if made > most:
-            self._set_aside(rule, Budget(phase.name, f"nodes of {rule}", most))
+            self._note(Budget(phase.name, f"nodes of {rule}", most))
+            self._stop(rule)
         return changed
 
-    def _set_aside(self, rule: str, budget: Budget) -> None:
-        """Stops a rule for the rest of this graph."""
-        if budget not in self.budgets:
-            self.budgets.append(budget)
-        self._stop(rule)
-
     def _stop(self, rule: str) -> None:
+        """No query of a rule runs any more for this graph."""
         for folder, running in self._running.items():
             self._running[folder] = [r for r in running if r.query.pattern.rule.name != rule]
         self._stopped.add(rule)

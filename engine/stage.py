@@ -148,13 +148,30 @@ class StageRun:
         if effects.reason:
             return effects.reason
         patterns = self._patterns(rules)  # first, as torch functions are known by rules' names
+        failures: list[tuple[Rule, Sequence[int], str]] = []
+
+        def note(rule: Rule, matched: Sequence[int], reason: str) -> None:
+            failures.append((rule, matched, reason))
+
         while True:
-            encoding = self._explore(patterns, effects, on_failure)
+            encoding = self._explore(patterns, effects, None if on_failure is None else note)
             if encoding is None:
                 return "no tensors"
-            assert self.applier is not None
-            if not self._made_by_disabled(self.applier):
-                return encoding
+            applier = self.applier
+            assert applier is not None
+            if not self._made_by_disabled(applier):
+                break
+            # The others' matches are found again, and what rules made has other ids then.
+            failures = [
+                failure
+                for failure in failures
+                if failure[0].name in applier.disabled
+                and all(applier.graph.firing[node] < 0 for node in failure[1])
+            ]
+        if on_failure is not None:
+            for failure in failures:
+                on_failure(*failure)
+        return encoding
 
     def _explore(
         self,
