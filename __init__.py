@@ -47,16 +47,17 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Explanation:
 
 def check(path: str, examples: int = 30, seed: int = 0) -> bool:
     """Test the rules of a file or folder as `eqsat check` does; True when all are right."""
-    from .check_command import check_paths  # noqa: PLC0415
+    from .check_command import CheckSettings, check_paths  # noqa: PLC0415
 
-    return check_paths([path], [], examples, seed) == 0
+    # In this process: a script that calls this need not be safe to be imported by others.
+    return check_paths([path], CheckSettings(examples=examples, seed=seed, jobs=0)) == 0
 
 
 def new_rule(before: Any, after: Any, example_inputs: Any = None, **how: Any) -> NewRule:
     """A rule from two torch functions, checked: `print(eqsat.new_rule(before, after, (x, w)))`.
 
-    Keywords: `name`, `stage` ("post_grad" or "pre_grad"), `examples`. Raises ValueError where
-    rules cannot say it.
+    Keywords: `name`, `stage` ("post_grad" or "pre_grad"), `examples`, and `tell`, a function
+    that hears what is tried. Raises ValueError where rules cannot say it.
     """
     from .new_command import new_rule as make  # noqa: PLC0415
 

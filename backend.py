@@ -30,6 +30,8 @@ from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
 from .codegen.weights import lay_out_weights
 from .config import Settings, resolve
+from .contest import CANDIDATES, fastest
+from .engine.chaos import CHEAPEST
 from .engine.functional import open_calls
 from .engine.shelf import without_collection
 from .engine.stage import StageOptions, StageResult, run_stage
@@ -174,7 +176,45 @@ def _compile_aten(
     with _timed(report, "post_grad"):  # 5 post_grad
         inference = kind == "inference"
         stage = _run_stage(gm, "post_grad", capture, report, weights, frozen, inference)
+    if stage.others:
+        with _timed(report, "contest"):
+            stage = _fastest(gm, stage, weights, frozen, session, report)
     log_graph("post_grad_graphs", f"{kind} after post_grad", stage.gm)
+    return _compile_rewritten(gm, stage, weights, frozen, session, report)
+
+
+def _fastest(
+    gm: fx.GraphModule,
+    stage: StageResult,
+    weights: Mapping[str, int],
+    frozen: frozenset[str],
+    session: Session,
+    report: CompileReport,
+) -> StageResult:
+    """The fastest of several forms of the graph, timed; that of the cost model where they cannot
+    be timed."""
+
+    def build(one: StageResult) -> Compiled:
+        return _compile_rewritten(gm, one, weights, frozen, session, CompileReport(report.kind))
+
+    try:
+        stage, report.contest = fastest(gm, stage, build, session.key)
+    except Exception as error:
+        if session.settings.strict:
+            raise
+        _warn(f"candidates were not timed: {type(error).__name__}: {error}")
+    return stage
+
+
+def _compile_rewritten(
+    gm: fx.GraphModule,
+    stage: StageResult,
+    weights: Mapping[str, int],
+    frozen: frozenset[str],
+    session: Session,
+    report: CompileReport,
+) -> Compiled:
+    """Steps 6 to 11 for the graph of `stage`, which `gm` became."""
     measure = session.settings.numerics != "bitwise"
     with _timed(report, "fold"):  # 6 fold
         constant = lay_out_weights(stage.gm, frozen) if frozen and measure else stage.gm
@@ -224,11 +264,16 @@ def _run_stage(
         lowered=session.lowered,
         strict=session.settings.strict,
         extraction=session.settings.extraction,
+        alternatives=CANDIDATES if stage == "post_grad" and _measures(session.settings) else 0,
     )
     tell_watchers(StageInput(report, stage, gm, options, session.book, session.table))
     result = run_stage(gm, stage, session.book, session.table, options)
     report.stages.append(result.report)
     return result
+
+
+def _measures(settings: Settings) -> bool:
+    return settings.cost == "measured" and settings.extraction == CHEAPEST
 
 
 def _written(gm: fx.GraphModule) -> frozenset[str]:

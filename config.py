@@ -106,6 +106,11 @@ class Settings:
         lambda value: extraction_of(str(value)),
         "cheapest, or to test rules: worst, or random:SEED",
     )
+    cost: str = _setting(
+        "estimated",
+        _one_of("estimated", "measured"),
+        "how the graph to run is chosen: by the cost model, or by timing good candidates too",
+    )
     fold: bool = _setting(
         True, _flag, "compute expressions of parameters once, in inference, guarded"
     )

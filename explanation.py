@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -107,6 +107,8 @@ def print_reports(
         if report.folded:
             values, size = report.folded["values"], report.folded["bytes"]
             console.print(f"folded: {len(values)} expressions of parameters, {size / 1e6:.1f} MB")
+        if report.contest:
+            _print_contest(report.contest, console)
         if report.kernels:
             _print_kernels(report, console, everything)
         if report.externs:
@@ -163,6 +165,15 @@ def _print_firings(firings: Sequence[Any], console: Console, everything: bool) -
         if others and not everything:
             names = [f"{fired.rule} {fired.count}" for fired in others]
             print_plain(console, f"{text} (--all): {_some(names)}")
+
+
+def _print_contest(contest: Mapping[str, Any], console: Console) -> None:
+    console.print(f"candidates: {contest['decided']}", markup=False)
+    for one in contest.get("candidates", ()):
+        seconds = one["seconds"]
+        taken = "failed or differs" if seconds is None else f"{seconds * 1e6:.1f} us"
+        mark = "  <- chosen" if one["chosen"] else ""
+        console.print(f"  {one['how']}: {taken}{mark}", markup=False, highlight=False)
 
 
 def _print_kernels(report: CompileReport, console: Console, everything: bool) -> None:
@@ -245,6 +256,7 @@ def report_json(report: CompileReport, *, code: bool = False) -> dict[str, Any]:
         "fallback": report.fallback,
         "stages": [stage.as_json() for stage in report.stages],
         "folded": report.folded,
+        "contest": report.contest,
         "kernels": [
             {key: value for key, value in asdict(kernel).items() if code or key != "text"}
             for kernel in report.kernels

@@ -19,7 +19,7 @@ from .engine.ops import OpTable
 from .engine.rule import DTYPE_WORDS, NUMERICS, Rule
 from .engine.source import RuleErrors
 from .repairs import Repair, repair
-from .scaffold import Outline, TensorVar, leads, ordered
+from .scaffold import Outline, TensorVar, leads, of_one_dtype, ordered
 
 Tell = Callable[[str], None]
 
@@ -27,6 +27,7 @@ _UNORDERED = "E601"
 _MOST_REPAIRS = 14
 _RANKS, _ATTEMPTS = 12, 400  # structures drawn to see which ranks a left side takes
 _QUICK = 12  # examples per trial; the outline that is kept is checked with all
+_SEEDS = (0, 1, 2)  # each draws other sizes, dtypes and layouts
 _SURE = 100  # examples before a claim that was added counts as needless
 
 
@@ -70,6 +71,7 @@ def measure(outline: Outline, table: OpTable, examples: int, tell: Tell, seed: i
             load_outline(outline, table)
         except RuleErrors as again:
             return Measured(outline, None, str(again))
+    outline = of_one_dtype(outline)
     trials = _Trials(table, seed, tell)
     quick = _holding(outline, trials, _QUICK)
     if quick is None:
@@ -106,7 +108,7 @@ def _pruned(current: Outline, start: Outline, trials: _Trials) -> Outline:
             if trials.check(without, _SURE, f"without {condition}").ok:
                 current = without
     if current.vars != start.vars:
-        without = replace(current, vars=start.vars)
+        without = replace(current, vars=start.vars, when=_united(start, current))
         if trials.check(without, _SURE, "for all dtypes").ok:
             current = without
     if current.assumes != start.assumes:
@@ -114,6 +116,11 @@ def _pruned(current: Outline, start: Outline, trials: _Trials) -> Outline:
         if trials.check(without, _SURE, "without assumptions").ok:
             current = without
     return current
+
+
+def _united(start: Outline, current: Outline) -> tuple[str, ...]:
+    """The conditions of both; narrowing the dtypes had made some of `start` needless."""
+    return tuple(dict.fromkeys((*start.when, *current.when)))
 
 
 class _Trials:
@@ -149,7 +156,14 @@ class _Trials:
             rule = load_outline(outline, self.table)
         except RuleErrors as errors:
             return CheckResult(outline.name, (str(errors),), (), 0, outline.numerics)
-        return check_rule(rule, self.table, seed=self.seed, examples=examples, shrink=shrink)
+        seeds = _SEEDS if examples > _QUICK else _SEEDS[:1]
+        for seed in seeds:
+            result = check_rule(
+                rule, self.table, seed=self.seed + seed, examples=examples, shrink=shrink
+            )
+            if not result.ok:
+                break
+        return result
 
     def holds(self, outline: Outline) -> bool:
         result = self.check(outline, _QUICK, "with leading sizes as ...")

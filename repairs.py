@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from .engine.check import CheckResult
 from .engine.draw import Structure
 from .engine.fill import TensorSpec
-from .engine.rule import DTYPE_WORDS
 from .scaffold import Outline, TensorVar, narrowed
 
 TOLERANCES = "{approximate: {rtol: 1.0e-3, atol: 1.0e-5}}"
@@ -97,16 +96,14 @@ def _empty(outline: Outline, example: Structure) -> list[str]:
 
 
 def _dtypes(outline: Outline, example: Structure) -> Iterator[str]:
-    """That all floats are of one dtype, and that this is no half type."""
+    """That the floats, which are of one dtype, are of no half type."""
     floats = [
         name
         for name, kind in outline.vars.items()
-        if isinstance(kind, TensorVar) and kind.word in ("float", *DTYPE_WORDS["float"])
+        if isinstance(kind, TensorVar) and kind.word == "float"
     ]
     specs = [example.tensors[name] for name in floats]
     words = {str(spec.dtype) for spec in specs if isinstance(spec, TensorSpec)}
-    if len(words) > 1 and len({outline.exact[name] for name in floats}) == 1:
-        yield f"same_dtype({', '.join(floats)})"
     half = words & {"torch.float16", "torch.bfloat16"}
     if len(words) == 1 and half and not any(outline.exact[name] in _HALF for name in floats):
         yield f"dtype({floats[0]}) in (f32, f64)"

@@ -30,6 +30,7 @@ class CompileReport:
     kernels: list[Any] = field(default_factory=list)
     externs: list[Any] = field(default_factory=list)
     folded: dict[str, Any] = field(default_factory=dict)
+    contest: dict[str, Any] = field(default_factory=dict)  # with cost="measured": the times
     seconds: dict[str, float] = field(default_factory=dict)
     fallback: str = ""  # why the graph runs unoptimised; empty where it does not
     source: str = ""

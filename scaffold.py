@@ -334,8 +334,9 @@ def leads(outline: Outline) -> Iterator[Outline]:
         lead = longest[:count]
         if any(_words(dim) & _words(text) or dim.isdigit() for dim in lead):
             continue
-        changed = {name: _led(kind, lead) for name, kind in tensors.items()}
-        if all(changed.values()):
+        led = {name: _led(kind, lead) for name, kind in tensors.items()}
+        changed = {name: kind for name, kind in led.items() if kind is not None}
+        if len(changed) == len(led):
             yield replace(outline, vars={**outline.vars, **changed})
 
 
@@ -348,6 +349,19 @@ def _led(kind: TensorVar, lead: Sequence[str]) -> TensorVar | None:
     return TensorVar(kind.word, rest, starts)
 
 
+def of_one_dtype(outline: Outline) -> Outline:
+    """The outline for floats of one dtype, where the example's are: a mixture is rare, and
+    hardly any two ways to compute something round it in the same places."""
+    floats = [
+        name
+        for name, kind in outline.vars.items()
+        if isinstance(kind, TensorVar) and kind.word == "float"
+    ]
+    if len(floats) < 2 or len({outline.exact[name] for name in floats}) > 1:
+        return outline
+    return replace(outline, when=(f"same_dtype({', '.join(floats)})", *outline.when))
+
+
 def narrowed(outline: Outline) -> Outline:
     """The outline for the dtypes of the example alone."""
     changed = {
@@ -356,7 +370,8 @@ def narrowed(outline: Outline) -> Outline:
         else kind
         for name, kind in outline.vars.items()
     }
-    return replace(outline, vars=changed)
+    when = tuple(text for text in outline.when if "dtype(" not in text)
+    return replace(outline, vars=changed, when=when)
 
 
 def ordered(outline: Outline) -> Outline:

@@ -1,10 +1,13 @@
-"""What the rule stages cost on whole models: nodes, seconds, memory, share of the cold compile.
+"""What the rule stages cost on whole models: nodes, seconds, memory, share of the cold compile,
+and how close to the optimum their choices are.
 
     python -m benchmarks.engine [MODEL ...] [--markdown]
 
 Every model is compiled in a fresh process with empty caches. Times are CPU seconds, as other
 work on the machine must not count: those of a stage are the compiling thread's, those of the
-cold compile the process's and its compilers'.
+cold compile the process's and its compilers'. The optimum is that of pieces of the `post_grad`
+graphs of a second compile, which looks at the forward pass; pieces that the integer program does
+not solve in time are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,12 +29,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+# Pieces per graph, nodes of each, and seconds for the integer program of each.
+_PIECES, _LENGTH, _SECONDS = 8, 40, 3.0
 PHASES = ("encode", "patterns", "saturate", "extract", "decode")
 _STATUS = Path("/proc/self/status")
 _HEADINGS = (
     *("model", "stage", "nodes", "e-nodes"),
     *(f"{phase} s" for phase in PHASES),
-    *("memory MB", "of the cold compile"),
+    *("memory MB", "of the cold compile", "cost / optimum"),
 )
 
 
@@ -46,36 +51,82 @@ def forget_peak() -> None:
 
 
 @contextmanager
-def metered() -> Iterator[list[dict[str, Any]]]:
-    """Collects what every rule stage inside costs."""
+def instead_of_stages(replace: Callable[[Callable[..., Any]], Any]) -> Iterator[None]:
+    """Inside, rule stages run what `replace` makes of them."""
     import eqsat.backend as backend  # noqa: PLC0415 - the parent process does without torch
 
-    rows: list[dict[str, Any]] = []
     original = backend.run_stage
-
-    def measure(*args: Any, **kwargs: Any) -> Any:
-        forget_peak()
-        before, started = resident("VmRSS"), time.thread_time()
-        result = original(*args, **kwargs)
-        seconds, report = time.thread_time() - started, result.report
-        rows.append(
-            {
-                "stage": report.stage,
-                "status": report.status,
-                "nodes": report.nodes_before,
-                "egraph": report.egraph_nodes,
-                "cpu": dict(report.cpu_times),
-                "seconds": seconds,
-                "memory": max(0, resident("VmHWM") - before) / 1024,
-            }
-        )
-        return result
-
-    backend.run_stage = measure  # type: ignore[assignment]
+    backend.run_stage = replace(original)
     try:
-        yield rows
+        yield
     finally:
         backend.run_stage = original
+
+
+@contextmanager
+def metered() -> Iterator[list[dict[str, Any]]]:
+    """Collects what every rule stage inside costs."""
+    rows: list[dict[str, Any]] = []
+
+    def measured(run_stage: Callable[..., Any]) -> Callable[..., Any]:
+        def measure(*args: Any) -> Any:
+            forget_peak()
+            before, started = resident("VmRSS"), time.thread_time()
+            result = run_stage(*args)
+            seconds, report = time.thread_time() - started, result.report
+            rows.append(
+                {
+                    "stage": report.stage,
+                    "status": report.status,
+                    "nodes": report.nodes_before,
+                    "egraph": report.egraph_nodes,
+                    "cpu": dict(report.cpu_times),
+                    "seconds": seconds,
+                    "memory": max(0, resident("VmHWM") - before) / 1024,
+                }
+            )
+            return result
+
+        return measure
+
+    with instead_of_stages(measured):
+        yield rows
+
+
+@contextmanager
+def collected() -> Iterator[list[tuple[Any, ...]]]:
+    """Collects what every rule stage inside is given."""
+    given: list[tuple[Any, ...]] = []
+
+    def kept(run_stage: Callable[..., Any]) -> Callable[..., Any]:
+        def keep(*args: Any) -> Any:
+            given.append(args)
+            return run_stage(*args)
+
+        return keep
+
+    with instead_of_stages(kept):
+        yield given
+
+
+def quality(given: Sequence[tuple[Any, ...]]) -> list[float]:
+    """Chosen cost by least cost, for pieces spread over the `post_grad` graphs."""
+    from eqsat.engine.extract import extract  # noqa: PLC0415 - see `metered`
+
+    from .optimum import optimum  # noqa: PLC0415
+    from .pieces import problems_of  # noqa: PLC0415
+
+    found = []
+    for graph, stage, *how in given:
+        if stage == "post_grad":
+            for problem in itertools.islice(problems_of(graph, stage, how, _LENGTH), _PIECES):
+                try:
+                    best = optimum(problem, _SECONDS)
+                except ValueError:  # none was found in the time
+                    continue
+                if best.proven:
+                    found.append(extract(problem).cost / best.cost)
+    return found
 
 
 def compile_once(name: str) -> dict[str, Any]:
@@ -95,7 +146,10 @@ def compile_once(name: str) -> dict[str, Any]:
             if training:
                 result.float().square().mean().backward()
             seconds = _cpu_seconds() - started
-    return {"model": name, "seconds": seconds, "stages": rows}
+        torch._dynamo.reset()
+        with collected() as given:
+            compiled(**inputs)
+    return {"model": name, "seconds": seconds, "stages": rows, "quality": quality(given)}
 
 
 def _cpu_seconds() -> float:
@@ -127,11 +181,16 @@ def rows_of(found: dict[str, Any]) -> Iterator[list[str]]:
         if stage["status"] != "skipped":
             times = [f"{stage['cpu'].get(phase, 0.0):.2f}" for phase in PHASES]
             sizes = [str(stage["nodes"]), str(stage["egraph"])]
-            yield [name, stage["stage"], *sizes, *times, f"{stage['memory']:.0f}", ""]
+            yield [name, stage["stage"], *sizes, *times, f"{stage['memory']:.0f}", "", ""]
             name = ""
     used = sum(stage["seconds"] for stage in found["stages"])
     share = f"{used:.2f} of {found['seconds']:.1f} s, {100 * used / found['seconds']:.0f}%"
-    yield [name, "all", *[""] * (len(_HEADINGS) - 3), share]
+    factors = found["quality"]
+    close = ""
+    if factors:
+        optimal = sum(factor == 1 for factor in factors)
+        close = f"{optimal} of {len(factors)} pieces optimal, worst {max(factors):.3f}"
+    yield [name, "all", *[""] * (len(_HEADINGS) - 4), share, close]
 
 
 def main() -> None:

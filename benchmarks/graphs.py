@@ -2,7 +2,8 @@
 
 The engine sees nodes, not numbers, so width costs it nothing; a small one keeps the memory and
 the kernels of the rest of the compile small. Weights are random. `TRAINED` models are compiled
-as a training step, whose joint graph holds forward and backward.
+as a training step, whose joint graph holds forward and backward; the batch and the length of
+`DYNAMIC` ones are symbols.
 """
 
 from __future__ import annotations
@@ -267,12 +268,19 @@ GRAPHS: dict[str, Callable[[], Built]] = {
     "resnet50, training": lambda: _images(resnet50()),
     "gpt2 48": lambda: _gpt2(48),
     "llama 32, training": lambda: _llama(32),
+    "bert 12, dynamic": lambda: encoder(12, width=64),
+    "gpt2 12, dynamic, training": lambda: _gpt2(12),
 }
-TRAINED = frozenset(name for name in GRAPHS if name.endswith("training"))
+TRAINED = frozenset(name for name in GRAPHS if "training" in name)
+DYNAMIC = frozenset(name for name in GRAPHS if "dynamic" in name)
 
 
 def build(name: str) -> Built:
     """The model and its inputs, seeded; in eval mode unless it is trained."""
     torch.manual_seed(0)
     model, inputs = GRAPHS[name]()
+    if name in DYNAMIC:
+        for value in inputs.values():
+            if isinstance(value, torch.Tensor):
+                torch._dynamo.mark_dynamic(value, (0, 1))
     return model.train(name in TRAINED), inputs

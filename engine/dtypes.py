@@ -34,5 +34,7 @@ def word_of(dtype: torch.dtype) -> str:
 
 
 def dtype_of(word: str) -> torch.dtype:
-    """The torch dtype for `word`. Raises KeyError for a word the language does not have."""
-    return DTYPES[word]
+    """The torch dtype behind a name that `word_of` gave. Raises AttributeError for another."""
+    found = DTYPES.get(word) or getattr(torch, word)
+    assert isinstance(found, torch.dtype)
+    return found

@@ -18,7 +18,7 @@ from typing import Any
 from .apply import Applier
 from .breadth import Breadth
 from .egraph import LEAF, Constructor, EGraph
-from .native import Engine
+from .native import engine_class
 from .pattern import Pattern, Query, queries
 from .report import Budget
 from .schedule import Phase
@@ -55,7 +55,7 @@ _MOST_OF_GROWTH = 0.75
 
 _LOAD = ("(run-schedule (run f.load) (run f.merged))", "(print-size g.canonical)")
 _RUN = "(run-schedule (run {}))"
-_PARSED: dict[str, tuple[Any, ...]] = {}
+_PARSED: dict[tuple[type, str], tuple[Any, ...]] = {}
 _KEPT_TEXTS = 20_000
 
 
@@ -97,7 +97,7 @@ class Saturator:
         self.budgets: list[Budget] = []
         self.rounds = 0
         self._folder = Path(tempfile.mkdtemp(prefix="eqsat-"))
-        self._engine = Engine(fact_directory=str(self._folder))
+        self._engine = engine_class()(fact_directory=str(self._folder))
         self._files = 0
         self._sent = 0
         self._declared = 0
@@ -155,11 +155,12 @@ class Saturator:
         length of a text, and once per process."""
         parsed: list[Any] = []
         for text in commands:
-            found = _PARSED.get(text)
+            key = engine_class(), text
+            found = _PARSED.get(key)
             if found is None:
                 if len(_PARSED) >= _KEPT_TEXTS:
                     _PARSED.clear()
-                found = _PARSED[text] = tuple(self._engine.parse_program(text))
+                found = _PARSED[key] = tuple(self._engine.parse_program(text))
             parsed += found
         return self._engine.run_program(*parsed)
 
@@ -258,7 +259,7 @@ class Saturator:
     def _restart(self) -> None:
         """A fresh engine that is told all the mirror knows: after a panic the old one may hold
         anything."""
-        self._engine = Engine(fact_directory=str(self._folder))
+        self._engine = engine_class()(fact_directory=str(self._folder))
         self._sent = self._declared = 0
         self._loaders.clear()
         graph = self.graph

@@ -13,11 +13,11 @@ from typing import Any
 import sympy
 import torch
 
-from ..engine.dtypes import word_of
+from ..engine.dtypes import dtype_of, word_of
 from .index import Axis, Gathered, Index, Quotient, Remainder, Size
 from .loops import Buffer, Extern, Nest, Program, Scalar, SizeValue, View, scalars
 from .meanings import MEANINGS
-from .promotion import FLOATS, torch_dtype
+from .promotion import FLOATS
 
 
 class BadProgram(Exception):
@@ -85,7 +85,7 @@ def _memory(
 def _poisoned(buffer: Buffer, symbols: Mapping[sympy.Symbol, int]) -> torch.Tensor:
     shape = [number(size, symbols) for size in buffer.shape]
     stride = [number(size, symbols) for size in buffer.stride]
-    dtype = torch_dtype(buffer.dtype)
+    dtype = dtype_of(buffer.dtype)
     tensor = torch.empty_strided(shape, stride, dtype=dtype)
     if dtype is not torch.bool:
         tensor.fill_(float("nan") if dtype.is_floating_point or dtype.is_complex else 77)
@@ -114,7 +114,7 @@ class _Points:
     def run(self) -> None:
         for scalar in scalars(self._nest):
             value = self._evaluate(scalar)
-            if value.dtype != torch_dtype(scalar.dtype):
+            if value.dtype != dtype_of(scalar.dtype):
                 raise BadProgram(f"{scalar.op} is {value.dtype}, not {scalar.dtype}")
             self._values[id(scalar)] = value
         writes = [(store, self._indices(store.buffer, store.index)) for store in self._nest.stores]
@@ -142,7 +142,7 @@ class _Points:
         )
 
     def _evaluate(self, scalar: Scalar) -> torch.Tensor:
-        dtype = torch_dtype(scalar.dtype)
+        dtype = dtype_of(scalar.dtype)
         args = [self._values[id(arg)] for arg in scalar.args]
         match scalar.op:
             case "load":
@@ -306,7 +306,7 @@ def _call(
         buffer = buffers[name]
         shape = [number(size, symbols) for size in buffer.shape]
         stride = [number(size, symbols) for size in buffer.stride]
-        if list(tensor.shape) != shape or tensor.dtype != torch_dtype(buffer.dtype):
+        if list(tensor.shape) != shape or tensor.dtype != dtype_of(buffer.dtype):
             raise BadProgram(f"{step.name} gave {tensor.dtype} {list(tensor.shape)} for {buffer}")
         for size, real, said in zip(shape, tensor.stride(), stride, strict=True):
             if size > 1 and real != said and tensor.numel():

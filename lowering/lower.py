@@ -8,7 +8,7 @@ another step.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
@@ -39,9 +39,10 @@ from .values import (
     axes_for,
     root,
     size_of,
+    strided,
 )
-from .views import VIEWS, Lower, broadcast_index
-from .work import Declined, LoweringError, Work, is_size, supported
+from .views import VIEWS, Lower, broadcast_index, is_view
+from .work import Declined, LoweringError, Work, has_strides, is_size, supported
 
 
 def copy(work: Work, node: fx.Node, x: Value, *_: Any) -> Stored:
@@ -67,6 +68,7 @@ OVERLOADS: Mapping[str, str] = {
     "arange.start": "arange",
     "norm.Scalar": "norm",
     "norm.ScalarOpt_dim": "norm",
+    "unsafe_split.Tensor": "unsafe_split",
 }
 
 
@@ -189,8 +191,10 @@ class Lowering:
 
     def _native(self, node: fx.Node) -> Any:
         """Raises Declined where only the op itself will do."""
-        if node.op != "call_function" or not _all_supported(node):
+        if node.op != "call_function":
             raise Declined
+        if not _all(supported, node):
+            return self._view(node)
         made, given = DRAWS.get(node.target), node.args
         if made is None:
             bound = self._table.bind(node.target, node.args, node.kwargs)
@@ -208,6 +212,22 @@ class Lowering:
         except Declined:
             del self._work.steps[mark:]
             raise
+
+    def _view(self, node: fx.Node) -> Any:
+        """A view of a tensor whose elements no nest can read (complex numbers, float8).
+
+        Raises Declined where strides do not say it.
+        """
+        if not is_view(node.target) or not _all(has_strides, node):
+            raise Declined
+        bound = self._table.bind(node.target, node.args, node.kwargs)
+        made = None if bound is None else VIEWS.get(_family(bound.op))
+        if bound is None or made is None:
+            raise Declined
+        value = made(self._work, node, *(as_argument(self._work, arg) for arg in bound.args))
+        if any(strided(view) is None for view in (value if isinstance(value, list) else [value])):
+            raise Declined
+        return value
 
     def _pointwise(self, node: fx.Node, bound: Bound) -> Stored:
         work, meta = self._work, node.meta["val"]
@@ -248,7 +268,7 @@ class Lowering:
         if (
             buffer is None
             or not isinstance(source, fx.Node)
-            or not _all_supported(node)
+            or not _all(supported, node)
             or _overlaps(buffer.shape, buffer.stride)
         ):
             return extern(work, node)
@@ -338,14 +358,14 @@ def _is_single(value: Any) -> bool:
     return isinstance(value, VALUES) and all(size == 1 for size in value.shape)
 
 
-def _all_supported(node: fx.Node) -> bool:
-    """Whether nests can compute on every tensor that goes in or comes out."""
+def _all(fits: Callable[[torch.Tensor], bool], node: fx.Node) -> bool:
+    """Whether every tensor that goes in or comes out is one that `fits`."""
     tensors = [arg.meta.get("val") for arg in node.all_input_nodes]
     tensors.append(node.meta.get("val"))
     flat: list[Any] = []
     for value in tensors:
         flat += value if isinstance(value, list | tuple) else [value]
-    return all(supported(value) for value in flat if isinstance(value, torch.Tensor))
+    return all(fits(value) for value in flat if isinstance(value, torch.Tensor))
 
 
 def _overlaps(shape: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:

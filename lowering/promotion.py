@@ -11,20 +11,11 @@ from collections.abc import Iterable
 
 import torch
 
-from ..engine.dtypes import DTYPES, word_of
+from ..engine.dtypes import dtype_of, word_of
 
 FLOATS = frozenset(("f64", "f32", "f16", "bf16"))
 HALVES = frozenset(("f16", "bf16"))
 INTS = frozenset(("i64", "i32", "i16", "i8", "u8"))
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """The dtype behind a name that `word_of` gave."""
-    found = DTYPES.get(name)
-    if found is None:
-        found = getattr(torch, name)
-        assert isinstance(found, torch.dtype)
-    return found
 
 
 def opmath(dtype: str) -> str:
@@ -62,7 +53,7 @@ def number_dtype(value: object) -> str:
 def _join(first: str | None, second: str) -> str:
     if first is None:
         return second
-    return word_of(torch.promote_types(torch_dtype(first), torch_dtype(second)))
+    return word_of(torch.promote_types(dtype_of(first), dtype_of(second)))
 
 
 def _category(name: str) -> int:

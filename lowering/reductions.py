@@ -73,11 +73,12 @@ def dims_of(value: Any, rank: int) -> tuple[int, ...]:
 
 def reduced(work: Work, kind: str, value: Scalar, space: Space) -> Scalar:
     """The reduction of `value` over the inner loops; over one point it is the point."""
-    dtype = "i64" if kind in ("argmax", "argmin") else value.dtype
+    place = kind in ("argmax", "argmin")
+    dtype = "i64" if place else value.dtype
     if kind in EXTREMA and any(axis.size == 0 for axis in space.raxes):
         raise Declined  # there is no such element: eager says so, or has its own answer
     if all(axis.size == 1 for axis in space.raxes):
-        return work.builder.const(0, "i64") if dtype != value.dtype else value
+        return work.builder.const(0, "i64") if place else value
     return work.builder.make("reduce", (value,), dtype, value=kind)
 
 
@@ -147,6 +148,25 @@ def _simple(kind: str) -> Lower:
         return fold(work, node, meta, space, make)
 
     return lower
+
+
+def nansum(work: Work, node: fx.Node, x: Value, dim: Any = None, *_: Any) -> Value:
+    """The sum of what is not nan."""
+    meta = node.meta["val"]
+    result = word_of(meta.dtype)
+    if result not in FLOATS:
+        plain_sum: Value = _simple("sum")(work, node, x, dim)
+        return plain_sum
+    space = space_over(x.shape, dims_of(dim, len(x.shape)))
+    make = work.builder.make
+
+    def kept() -> Scalar:
+        item = work.builder.cast(work.load(x, space.whole), wide(result))
+        zero = work.builder.const(0.0, wide(result))
+        some = make("where", (make("isnan", (item,), "bool"), zero, item), wide(result))
+        return reduced(work, "sum", some, space)
+
+    return fold(work, node, meta, space, kept)
 
 
 def count_nonzero(work: Work, node: fx.Node, x: Value, dim: Any = None) -> Value:
@@ -343,6 +363,7 @@ def is_positive(size: Size) -> bool:
 
 REDUCTIONS: Mapping[str, Lower] = {
     "sum": _simple("sum"),
+    "nansum": nansum,
     "prod": _simple("prod"),
     "amax": _simple("max"),
     "amin": _simple("min"),

@@ -172,11 +172,12 @@ def copying(lower: Lower) -> Lower:
 def _escapes(node: fx.Node) -> bool:
     """Whether the graph returns this node, or views of it."""
     return any(
-        user.op == "output" or (_is_view(user.target) and _escapes(user)) for user in node.users
+        user.op == "output" or (is_view(user.target) and _escapes(user)) for user in node.users
     )
 
 
-def _is_view(target: Any) -> bool:
+def is_view(target: Any) -> bool:
+    """Whether the results of an op share memory with its operands."""
     if not isinstance(target, torch._ops.OpOverload) or not target._schema.returns:
         return False
     alias = target._schema.returns[0].alias_info
@@ -316,6 +317,7 @@ def same(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
 
 def split(work: Work, node: fx.Node, x: Value, _: Any, dim: int = 0) -> list[Value]:
     """Pieces along `dim`; their sizes are those of the results."""
+    dim %= len(x.shape)
     pieces: list[Value] = []
     start: Size = 0
     for meta in node.meta["val"]:
@@ -362,5 +364,7 @@ VIEWS: Mapping[str, Lower] = {
     "split": split,
     "split_with_sizes": split,
     "chunk": split,
+    "unsafe_split": split,
+    "unsafe_split_with_sizes": split,
     "unbind": unbind,
 }

@@ -15,7 +15,7 @@ from torch import fx
 
 from ..engine.dtypes import word_of
 from .index import Axis, Size, as_index, row_major
-from .loops import DTYPES, Buffer, Builder, Extern, Nest, Scalar, Step, Store, View
+from .loops import DTYPES, Buffer, Builder, Extern, Nest, Scalar, SizeValue, Step, Store, View
 from .ranges import Range, hull, interval
 from .values import (
     Computed,
@@ -172,7 +172,15 @@ class Work:
         return self.copy(node, self.buffer(node.name, value.dtype, value.shape), value)
 
     def copy(self, node: fx.Node, buffer: Buffer, value: Value) -> Stored:
-        return self.fill(node, buffer, lambda index: self.load(value, index))
+        if buffer.dtype in DTYPES:
+            return self.fill(node, buffer, lambda index: self.load(value, index))
+        source = strided(value)  # of a dtype that only externs touch
+        if source is None:
+            raise LoweringError(f"no strides say where the elements of {node.name} lie")
+        self.set_role(buffer.name, "extern")
+        stride = [size if isinstance(size, int) else SizeValue(size) for size in buffer.stride]
+        self.extern(node, target=laid_out, args=(source, stride), kwargs={}, outs=(buffer.name,))
+        return Stored(self.buffers[buffer.name])
 
     def set_role(self, name: str, role: str) -> None:
         self.buffers[name] = replace(self.buffers[name], role=role)
@@ -200,6 +208,11 @@ class Work:
         return unique
 
 
+def laid_out(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A copy of `x` with these strides."""
+    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
+
+
 def provenance(node: fx.Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The FX node name, and the rules behind it as "file:line name"."""
     return (node.name,), tuple(node.meta.get("eqsat_rules", ()))
@@ -212,6 +225,18 @@ def supported(value: Any) -> bool:
         and value.layout is torch.strided
         and value.device.type == "cpu"
         and word_of(value.dtype) in DTYPES
+        and not value.is_neg()
+    )
+
+
+def has_strides(value: Any) -> bool:
+    """Whether index arithmetic can say where the elements of this tensor lie, whatever its
+    dtype."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_conj() or value.is_neg())
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
 
-from eqsat.cli import main
+from eqsat.cli import _parser, main
+from eqsat.config import Settings
 from eqsat.engine.load import builtin_book, diagnose
 from eqsat.engine.rule import NUMERICS
 from eqsat.manual import BEGIN, END, is_current, update_manual
@@ -40,7 +41,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def rule_names(block: Block) -> list[str]:
-    return re.findall(r"^- rule: (\S+)", block.text, re.MULTILINE)
+    return re.findall(r"^- (?:rule|forbid): (\S+)", block.text, re.MULTILINE)
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -84,7 +85,9 @@ def shell(
         with pytest.MonkeyPatch.context() as patch:
             for setting in words[:program]:
                 patch.setenv(*setting.split("=", 1))
-            main(words[program + 1 :])
+            arguments = words[program + 1 :]
+            # No processes are forked from inside pytest.
+            main([*arguments, "--jobs", "0"] if arguments[0] == "check" else arguments)
         return capsys.readouterr().out
 
     return run
@@ -115,7 +118,8 @@ def test_a_transcript_that_is_wrong_is_noticed() -> None:
             assert_told(wrong, output)
 
 
-RULES = [block for block in blocks(GUIDE) if block.language == "yaml"] if GUIDE.exists() else []
+INDUCTOR = ROOT / "docs" / "for_inductor_users.md"
+RULES = [block for path in (GUIDE, INDUCTOR) for block in blocks(path) if block.language == "yaml"]
 
 
 @pytest.mark.parametrize("block", RULES, ids=lambda block: f"{rule_names(block)[0]} {block.note}")
@@ -127,8 +131,9 @@ def test_rules_of_the_guide(block: Block, tmp_path: Path) -> None:
     codes = {found.code for found in diagnose([path], builtin_book())}
     wrong = block.note.removeprefix("wrong: ")
     if wrong in ("", "check"):
-        assert codes == set()
-        assert main(["check", "--no-compiled", "--examples", "20", str(path)]) == bool(wrong)
+        assert codes == set() and main(["lint", str(path)]) == 0
+        quick = ("--no-compiled", "--examples", "20", "--jobs", "0")
+        assert main(["check", *quick, str(path)]) == bool(wrong)
     else:
         assert codes == {wrong}
 
@@ -174,6 +179,20 @@ def test_tests_and_files_that_are_named_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for name in re.findall(rf"`((?:{FOLDERS})/[\w/.]+)(?:`|::)", text):
         assert (ROOT / name).exists(), name
+
+
+def test_files_at_the_root_are_told_of() -> None:
+    text = (ROOT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
+    files = [path.name for path in ROOT.glob("*.py") if not path.name.startswith("__")]
+    assert [name for name in files if f"`{name}`" not in text and name != "version.py"] == []
+
+
+def test_every_command_is_told_of() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = _parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    assert [name for name in commands if f"eqsat {name}" not in text] == []
+    settings = [entry.name for entry in fields(Settings) if entry.name != "mode"]
+    assert [name for name in settings if f"`{name}`" not in text] == []
 
 
 def test_python_blocks_can_be_read() -> None:

@@ -286,7 +286,7 @@ def test_what_built_in_rules_do_already_is_told() -> None:
     )
     assert made.ok
     (warning,) = (text for text in made.warnings if "already equal" in text)
-    assert "permute-through-unary/relu and permute-back-drop did the same" in warning
+    assert "permute-through-unary/relu" in warning and "did the same" in warning
 
 
 def test_a_right_side_that_holds_the_left_side_is_told() -> None:

@@ -8,12 +8,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from eqsat.engine.load import builtin_book, load_book
 from eqsat.engine.matcher import Matcher
-from eqsat.engine.native import Engine
+from eqsat.engine.native import engine_class
 from eqsat.engine.ops import OpTable
 from eqsat.engine.rule import RuleBook
 from eqsat.engine.saturate import _MOST_ROWS, Saturator
 from eqsat.engine.schedule import load_schedule
-from eqsat.engine.stage import StageOptions, StageWarning, run_stage
+from eqsat.engine.stage import StageOptions, StageRun, StageWarning, run_stage
 
 BOOK = builtin_book()
 TABLE = OpTable(BOOK.ops)
@@ -141,7 +141,7 @@ def test_a_rule_that_makes_the_engine_panic_is_disabled(tmp_path, monkeypatch):
         """egglog, but it panics on one query of a rule that reads `exp`, every time."""
 
         def __init__(self, **how):
-            self.engine = Engine(**how)
+            self.engine = engine_class()(**how)
             self.bad = None
 
         def run_program(self, *commands):
@@ -156,7 +156,7 @@ def test_a_rule_that_makes_the_engine_panic_is_disabled(tmp_path, monkeypatch):
         def __getattr__(self, name):
             return getattr(self.engine, name)
 
-    monkeypatch.setattr("eqsat.engine.saturate.Engine", Fragile)
+    monkeypatch.setattr("eqsat.engine.saturate.engine_class", lambda: Fragile)
     report = run_with(tmp_path, ONE.format(name="panics", match="exp(x)", make="1 / exp(-x)"))
     (disabled,) = report.disabled
     assert (disabled.rule, disabled.reason) == ("panics", "egglog: index out of bounds")
@@ -178,6 +178,26 @@ def test_what_a_wrong_rule_made_before_it_was_caught_is_gone(tmp_path):
     assert [disabled.rule for disabled in result.report.disabled] == ["wrong"]
     assert not result.report.firings
     torch.testing.assert_close(result.gm(x, y), gm(x, y))
+
+
+def test_a_restart_tells_of_every_failed_match_once(tmp_path):
+    """A rule that is caught after it fired starts the stage anew."""
+    wrong = ONE.format(name="wrong", match="permute(x, 1, 0)", make="x")
+    picky = ONE.format(name="picky", match="exp(x)", make="x").replace(
+        "  numerics", "  when:\n    - m > 100\n  numerics"
+    )
+    path = tmp_path / "mine.yaml"
+    path.write_text((wrong + picky).replace("float[...]", "float[m, n]"))
+    book = load_book([path], TABLE)
+    x, y = torch.randn(3, 3), torch.randn(3, 5)
+    gm = make_fx(lambda x, y: (x.t().exp(), y.t().exp()), tracing_mode="fake")(x, y)
+    told = []
+    run = StageRun(gm, "post_grad", book, TABLE, StageOptions())
+    run.prepare(lambda rule, matched, reason: told.append((rule.name, tuple(matched))))
+    assert "wrong" in run.applier.disabled and not run.applier.firings
+    assert len(told) == len(set(told))
+    assert [name for name, _ in told].count("picky") == 2
+    assert [name for name, _ in told].count("wrong") == 1
 
 
 def test_merges_of_many_layers_are_all_found():

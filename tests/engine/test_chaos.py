@@ -9,6 +9,7 @@ from torch import nn
 import eqsat
 from eqsat.engine.chaos import extraction_of
 from eqsat.reports import recording
+from eqsat.session import open_session
 
 FEW = ["worst", "random:1"]
 MANY = [f"random:{seed}" for seed in range(2, 12)]
@@ -141,3 +142,15 @@ def test_what_the_setting_takes(monkeypatch):
             extraction_of(wrong)
     monkeypatch.setenv("EQSAT_CHAOS", "worst")
     assert eqsat.config.extraction == "worst"
+
+
+def test_another_extraction_is_another_key(monkeypatch):
+    def key():
+        return open_session(eqsat.config.snapshot(), pytest.fail).key
+
+    monkeypatch.delenv("EQSAT_CHAOS", raising=False)
+    keys = {key()}
+    for value in ("worst", "random:0", "random:1"):
+        monkeypatch.setenv("EQSAT_CHAOS", value)
+        keys.add(key())
+    assert len(keys) == 4

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import hashlib, json
 import torch
@@ -58,5 +60,10 @@ def run(seed):
     return result.stdout.splitlines()[-1]
 
 
-def test_other_processes_and_hash_seeds_give_the_same():
-    assert len({run(seed) for seed in ("0", "1", "4242")}) == 1
+def test_another_process_and_hash_seed_gives_the_same():
+    assert run("0") == run("4242")
+
+
+@pytest.mark.slow
+def test_many_hash_seeds_give_the_same():
+    assert len({run(str(seed)) for seed in range(5)}) == 1

@@ -1,5 +1,7 @@
 """Saturation: what matches, what does not, and that budgets hold before growth."""
 
+import itertools
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -10,7 +12,7 @@ from eqsat.engine.load import builtin_book, load_book
 from eqsat.engine.matcher import same_constant
 from eqsat.engine.ops import OpTable
 from eqsat.engine.pattern import compile_rule
-from eqsat.engine.saturate import Saturator
+from eqsat.engine.saturate import Saturator, _Running
 from eqsat.engine.schedule import Phase
 
 aten = torch.ops.aten
@@ -233,6 +235,21 @@ def test_a_value_with_very_many_readers_is_left_alone(tmp_path, monkeypatch):
     firings, budgets = merge_pairs(tmp_path, lambda x, *w: [x @ part for part in w], X, *weights)
     assert not firings
     assert budgets[0].what == "rows of pair-merge"
+
+
+def test_a_banned_query_comes_back_with_twice_its_limit(tmp_path, monkeypatch):
+    """Three readers of one value have up to nine pairs: too many twice, then not. Merged, they
+    are read by more."""
+    monkeypatch.setattr("eqsat.engine.saturate._ROWS", 4)
+    bans = []
+    ban = _Running.ban
+    monkeypatch.setattr(
+        _Running, "ban", lambda self, now: (bans.append(self.limit), ban(self, now))
+    )
+    weights = [torch.randn(4, 4) for _ in range(3)]
+    firings, _ = merge_pairs(tmp_path, lambda x, *w: [x @ part for part in w], X, *weights)
+    assert bans[:2] == [4, 8] and all(b == 2 * a for a, b in itertools.pairwise(bans))
+    assert firings
 
 
 def test_same_constant():
