@@ -144,7 +144,7 @@ _REMADE: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = {
     Not: lambda expr, parts: Not(*parts, span=expr.span),
     Compare: lambda expr, parts: Compare(parts[0], expr.ops, parts[1:], span=expr.span),
     Logic: lambda expr, parts: Logic(expr.op, parts, span=expr.span),
-    Item: lambda expr, parts: Item(*parts, expr.index, span=expr.span),
+    Item: lambda expr, parts: Item(parts[0], expr.index, span=expr.span),
 }
 
 

@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .program import input_text
 
 
-class LastCall(TorchDispatchMode):
+class LastCall(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode; the file then holds a program of the latest call alone."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._descriptor = file.fileno()
 
     def __torch_dispatch__(

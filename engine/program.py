@@ -39,8 +39,7 @@ def program_text(
     for name, value in tensors.items():
         lines.append(f"{name} = {input_text(value, layouts.get(name))}")
     if kind == GRADIENTS:
-        wanted = [n for n, v in tensors.items() if _is_differentiable(v)]
-        lines += [f"{name}.requires_grad_()" for name in wanted]
+        lines += [f"{name}.requires_grad_()" for name in _differentiable(tensors)]
     record = WideRecordingWorld if kind == GRADIENTS else RecordingWorld
     worlds = [record(trials.table, _flat(tensors), prefix) for prefix in ("l", "r")]
     error = ""
@@ -63,19 +62,36 @@ def program_text(
         sides = [(world.lines, end) for world, end in zip(worlds, ends, strict=True)]
         return "\n".join([*inputs, *_distribution_lines(sides, list(left.values()))])
     lines.append('print(left, right, sep="\\n")')
-    if kind == GRADIENTS:
-        lines += _gradient_lines(wanted, list(left.values()))
-    elif kind == ALIASING:
-        lines += _aliasing_lines(tensors, len(left))
-    elif kind == ROUNDING:
-        lines += _rounding_lines(trials, values, tensors, list(left.values()))
-    elif kind == VALUES:
-        lines += _value_lines(trials, values, list(left.values()))
+    lines += _last_lines(trials, values, tensors, list(left.values()), kind)
     text = "\n".join(lines)
     if kind == VALUES and not _fails(text):
         text += "\n# Kernels of this machine hide the difference: it shows where sums are added"
         text += "\n# in the order of their index and other functions are rounded once."
     return text
+
+
+def _last_lines(
+    trials: Trials,
+    values: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    left: Sequence[Any],
+    kind: str,
+) -> list[str]:
+    """What does not hold for the two sides, as assertions."""
+    match kind:
+        case "gradients":
+            return _gradient_lines(_differentiable(tensors), left)
+        case "aliasing":
+            return _aliasing_lines(tensors, len(left))
+        case "rounding":
+            return _rounding_lines(trials, values, tensors, left)
+        case "values":
+            return _value_lines(trials, values, left)
+    return []
+
+
+def _differentiable(tensors: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in tensors.items() if _is_differentiable(value)]
 
 
 def _value_lines(trials: Trials, values: Mapping[str, Any], left: Sequence[Any]) -> list[str]:

@@ -190,5 +190,6 @@ def test_a_check_compiles_with_the_real_compiler(
 ) -> None:
     rest = "  when:\n    - dtype(x) == f32\n  numerics: exact\n"
     load_rules(tmp_path, write_body("x: float[m, n]", "neg(neg(x))", "x", rest))
-    assert check_paths([str(tmp_path / "rules.yaml")], CheckSettings(examples=8, compiled=None)) == 0
+    settings = CheckSettings(examples=8, compiled=None)
+    assert check_paths([str(tmp_path / "rules.yaml")], settings) == 0
     assert "1 compiled, 0 wrong" in capsys.readouterr().out
