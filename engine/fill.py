@@ -127,7 +127,9 @@ def _with_specials(
     assumed: Collection[str],
 ) -> torch.Tensor:
     info = torch.finfo(dtype)
-    pool = [0.0, 1.0, info.tiny, -info.tiny]
+    pool = [0.0, 1.0]
+    if "no_overflow" not in assumed:  # nor do products of small numbers leave the range
+        pool += [info.tiny, -info.tiny]
     if "no_signed_zero" not in assumed:
         pool.append(-0.0)
     if "no_overflow" not in assumed and "no_extremes" not in assumed:

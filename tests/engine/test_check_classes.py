@@ -47,9 +47,10 @@ MEAN = (
 
 
 def test_fewer_roundings_are_measured(tmp_path: Path) -> None:
-    tagged = check(tmp_path, *CAST[:3], CAST[3] + "  numerics: fewer_roundings\n  grad: false\n")
+    rest = "  assumes: [no_overflow]\n  grad: false\n"
+    tagged = check(tmp_path, *CAST[:3], CAST[3] + "  numerics: fewer_roundings\n" + rest)
     assert tagged.ok and tagged.measured == "fewer_roundings", tagged
-    wide = "  numerics:\n    approximate: {rtol: 0.1, atol: 0.1}\n  grad: false\n"
+    wide = "  numerics:\n    approximate: {rtol: 0.1, atol: 0.1}\n" + rest
     loose = check(tmp_path, *CAST[:3], CAST[3] + wide)
     assert any("fewer_roundings" in text for text in loose.warnings), loose
 

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from eqsat.engine import check
 from eqsat.engine.schedule import load_schedule
 from eqsat.tests.engine.mutants.entries import Mutant, all_mutants
 from eqsat.tests.engine.mutants.sample import read_sample
 from eqsat.tests.engine.mutants.sweep import excuse_of
-from eqsat.tests.engine.mutants.verdicts import find_first_failure, original_verdict, verdict
+from eqsat.tests.engine.mutants.verdicts import original_verdict, verdict
 
 SAMPLE = read_sample()
 MISSED = 0.05  # the part of the sample that may get past
@@ -26,11 +25,8 @@ ORIGINALS = {mutant.rule: mutant for mutant, _ in SAMPLE}
 
 
 @pytest.fixture(autouse=True)
-def quick_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One thread, and no shrinking of what is found."""
-    for name in ("_QUIET", "_failure_text"):
-        monkeypatch.setattr(check, name, getattr(check, name))  # to be put back
-    find_first_failure()
+def one_thread() -> Iterator[None]:
+    """Small tensors gain nothing by more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -19,7 +19,6 @@ import yaml
 
 from .entries import Mutant, all_mutants
 from .sweep import HERE, Outcome, judge_all
-from .verdicts import find_first_failure
 
 SAMPLE = HERE / "sample.yaml"
 _SEED = 1
@@ -57,7 +56,6 @@ def choose(cells: Sequence[list[Mutant]]) -> Iterator[Outcome]:
 
 
 def main() -> int:
-    find_first_failure()
     chosen = sorted(choose(shuffled_cells()), key=lambda outcome: outcome.mutant.key)
     entries = []
     for outcome in chosen:

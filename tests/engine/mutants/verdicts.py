@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import hypothesis
 import torch
 
 from eqsat.engine import check
@@ -38,13 +37,6 @@ def op_table() -> OpTable:
     return OpTable(builtin_book().ops)
 
 
-def find_first_failure() -> None:
-    """Makes all later checks of this process stop at the first failure: whether there is one is
-    all that is asked, so nothing is shrunk or written down."""
-    check._QUIET = hypothesis.settings(check._QUIET, phases=(hypothesis.Phase.generate,))
-    check._failure_text = lambda trials, structures, wrong: wrong.reason
-
-
 def verdict(mutant: Mutant, seed: int = 0, examples: int = EXAMPLES) -> str | None:
     """What the loader, lint or check says against the mutant; None where nothing."""
     return _verdict(mutant.file, mutant_text(mutant), seed, examples)
@@ -61,7 +53,7 @@ def _verdict(file: str, text: str, seed: int, examples: int) -> str | None:
     except RuleErrors as errors:
         return str(errors).partition("\n")[0]
     for rule in rules:
-        result = check.check_rule(rule, op_table(), seed=seed, examples=examples)
+        result = check.check_rule(rule, op_table(), seed=seed, examples=examples, shrink=False)
         if not result.ok:
             return result.failures[0].partition("\n")[0]
     return None
