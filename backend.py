@@ -94,7 +94,7 @@ def _compile_captured(
     capture.report.key = capture.session.key
     # 1 pre_grad
     log_graph("pre_grad_graphs", "before pre_grad", gm)
-    inference = not _is_differentiated(example_inputs)
+    inference = not _is_differentiated(gm, example_inputs)
     rewritten = _run_stage(gm, "pre_grad", capture, capture.report, inference=inference).gm
     _copy_sources(gm, rewritten)
     # 2 AOTAutograd, which calls back: 3 joint and 4 partition, then 5 to 11 per graph
@@ -113,9 +113,9 @@ def _compile_captured(
     return torch._dynamo.disable(compiled)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def _is_differentiated(inputs: Sequence[Any]) -> bool:
-    """Whether autograd will record a graph on these inputs."""
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+def _is_differentiated(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether autograd will record a graph on these inputs, or on what `gm` holds itself."""
+    tensors = [value for value in (*inputs, *gm.parameters()) if isinstance(value, torch.Tensor)]
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -176,52 +176,51 @@ def _compile_aten(
     with _timed(report, "post_grad"):  # 5 post_grad
         inference = kind == "inference"
         stage = _run_stage(gm, "post_grad", capture, report, weights, frozen, inference)
+    graph = AtenGraph(gm, weights, frozen, session)
     if stage.others:
         with _timed(report, "contest"):
-            stage = _fastest(gm, stage, weights, frozen, session, report)
+            stage = _fastest(graph, stage, report)
     log_graph("post_grad_graphs", f"{kind} after post_grad", stage.gm)
-    return _compile_rewritten(gm, stage, weights, frozen, session, report)
+    return compile_rewritten(graph, stage, report)
 
 
-def _fastest(
-    gm: fx.GraphModule,
-    stage: StageResult,
-    weights: Mapping[str, int],
-    frozen: frozenset[str],
-    session: Session,
-    report: CompileReport,
-) -> StageResult:
+@dataclass(frozen=True)
+class AtenGraph:
+    """A graph as AOTAutograd gave it. `weights` are its placeholders that are parameters, by
+    their places; `frozen` those that may be folded."""
+
+    gm: fx.GraphModule
+    weights: Mapping[str, int]
+    frozen: frozenset[str]
+    session: Session
+
+
+def _fastest(graph: AtenGraph, stage: StageResult, report: CompileReport) -> StageResult:
     """The fastest of several forms of the graph, timed; that of the cost model where they cannot
     be timed."""
 
     def build(one: StageResult) -> Compiled:
-        return _compile_rewritten(gm, one, weights, frozen, session, CompileReport(report.kind))
+        return compile_rewritten(graph, one, CompileReport(report.kind))
 
     try:
-        stage, report.contest = fastest(gm, stage, build, session.key)
+        stage, report.contest = fastest(graph.gm, stage, build, graph.session.key)
     except Exception as error:
-        if session.settings.strict:
+        if graph.session.settings.strict:
             raise
         _warn(f"candidates were not timed: {type(error).__name__}: {error}")
     return stage
 
 
-def _compile_rewritten(
-    gm: fx.GraphModule,
-    stage: StageResult,
-    weights: Mapping[str, int],
-    frozen: frozenset[str],
-    session: Session,
-    report: CompileReport,
-) -> Compiled:
-    """Steps 6 to 11 for the graph of `stage`, which `gm` became."""
+def compile_rewritten(graph: AtenGraph, stage: StageResult, report: CompileReport) -> Compiled:
+    """Steps 6 to 11 for the graph of `stage`, which `graph` became."""
+    session, frozen = graph.session, graph.frozen
     measure = session.settings.numerics != "bitwise"
     with _timed(report, "fold"):  # 6 fold
         constant = lay_out_weights(stage.gm, frozen) if frozen and measure else stage.gm
         split = split_constants(constant, frozen) if frozen else None
         if split is not None:
             report.folded = {"values": list(split.names), "bytes": split.bytes}
-    rewritten = gm if stage.checks and split is None else stage.gm
+    rewritten = graph.gm if stage.checks and split is None else stage.gm
     with _timed(report, "lower"):  # 7 lower
         main = rewritten if split is None else split.main
         program = lower(main, session.table, session.scalars)
@@ -232,7 +231,7 @@ def _compile_rewritten(
     log_fusion(report.fusion)
     log_program("ir_post_fusion", program)
     with _timed(report, "build"):  # 9 plan, 10 emit, 11 build and launch
-        how = CompileOptions(measure_gemm=measure, lasting=frozenset(weights))
+        how = CompileOptions(measure_gemm=measure, lasting=frozenset(graph.weights))
         compiled = compile_program(program, session.scalars, how)
     report.source = compiled.source
     log_text("output_code", lambda: compiled.source)
@@ -240,7 +239,7 @@ def _compile_rewritten(
     report.externs = list(compiled.externs)
     if split is None:
         return compiled
-    return FoldedGraph(split, compiled, stage.checks, _boxed(gm.forward))
+    return FoldedGraph(split, compiled, stage.checks, _boxed(graph.gm.forward))
 
 
 def _run_stage(

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from eqsat.backend import _compile_rewritten
+from eqsat.backend import AtenGraph, compile_rewritten
 from eqsat.config import resolve
 from eqsat.engine.candidates import runners_up
 from eqsat.engine.chaos import disturbed
@@ -140,7 +140,7 @@ def compiled(graph: Graph, program: Program, session: Session, device: str) -> C
         report = CompileReport("inference")
         stage = StageResult(graph.gm, None)  # type: ignore[arg-type]
         weights = {name: at for at, name in enumerate(names) if name in frozen}
-        run = _compile_rewritten(graph.gm, stage, weights, frozen, session, report)
+        run = compile_rewritten(AtenGraph(graph.gm, weights, frozen, session), stage, report)
         return lambda: run(list(values))
     split = split_constants(graph.gm, frozen)
     module: Any = graph.gm

@@ -36,6 +36,10 @@ class DecodeError(Exception):
     """A choice that cannot be written as a graph; the text says why."""
 
 
+# What a decoded graph's `meta` holds under this: the node of the e-graph by the FX node's name.
+FORMS = "eqsat_forms"
+
+
 def decode(
     encoding: Encoding,
     chosen: Mapping[int, int],
@@ -80,6 +84,7 @@ class _Decoder:
         self.new = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}  # originals that are kept as they are
         self.made: dict[int, fx.Node] = {}  # classes
+        self.forms: dict[fx.Node, int] = {}  # the node of the e-graph that each stands for
         self.faithful: dict[fx.Node, fx.Node] = {}
         self.sizes: dict[Any, fx.Node] = {}
         nodes = encoding.gm.graph.nodes
@@ -110,8 +115,11 @@ class _Decoder:
                         self._faithful(node)  # before another mode begins
         self.new.eliminate_dead_code(self._must_stay)
         gm = _make_graph_module(self.encoding.gm, self.new)
-        gm.meta = dict(self.encoding.gm.meta)
+        gm.meta = {**self.encoding.gm.meta, FORMS: self._named_forms()}
         return gm
+
+    def _named_forms(self) -> dict[str, int]:
+        return {node.name: self.forms[node] for node in self.new.nodes if node in self.forms}
 
     def _must_stay(self, node: fx.Node) -> bool:
         return node.op in ("placeholder", "output") or node in self.sink
@@ -354,7 +362,7 @@ class _Decoder:
             for name in _COPIED:
                 if name in origin.meta:
                     made.meta[name] = origin.meta[name]
-        made.meta["eqsat_form"] = node
+        self.forms[made] = node
         rules = self.rules(node)
         if rules:
             made.meta["eqsat_rules"] = rules

@@ -130,6 +130,10 @@ def _define(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     if not places or not plain or any(result.alias_info for result in schema.returns):
         return None
     name = f"{overload.namespace}__{overload._opname}__{overload._overloadname}"
+    taken = f"eqsat_functional.{name}"
+    again = sum(known is not None and str(known).startswith(taken) for known in _forms.values())
+    if again:  # the op was defined anew, say in a notebook
+        name = f"{name}__{again}"
     arguments, returns = _ALIAS.sub("", str(schema)).split("(", 1)[1].rsplit(") -> ", 1)
     results = [returns.strip("()")] if schema.returns else []
     results += ["Tensor"] * len(places)

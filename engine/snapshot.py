@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .decode import FORMS
 from .dtypes import word_of
 from .egraph import LEAF, EGraph
 from .encode import Encoding
@@ -102,16 +103,13 @@ def take_snapshot(
     report = result.report
     encoding, choice = run.encoding, run.choice
     classes: tuple[EClass, ...] = ()
-    numbers: Mapping[str, int] = {}
-    made: Mapping[str, int] = {}
+    numbers: dict[str, int] = {}
+    rewritten: dict[str, int] = {}
     if encoding is not None:
         graph = encoding.graph
         numbers = {node.name: graph.find(at) for node, at in encoding.classes.items()}
-        made = {
-            node.name: graph.find(node.meta["eqsat_form"])
-            for node in result.gm.graph.nodes
-            if "eqsat_form" in node.meta
-        }
+        forms = {} if result.gm is gm else result.gm.meta[FORMS]
+        rewritten = {name: graph.find(node) for name, node in forms.items()}
         if choice is not None:
             classes = _classes(run, encoding, choice)
     return Snapshot(
@@ -121,7 +119,7 @@ def take_snapshot(
         cost_before=report.cost_before,
         cost_after=report.cost_after,
         before=_nodes(gm, numbers),
-        after=_nodes(result.gm, numbers if result.gm is gm else {**numbers, **made}),
+        after=_nodes(result.gm, {**numbers, **rewritten}),
         classes=classes,
         firings=_firings(run),
     )

@@ -113,7 +113,8 @@ def _overwritten(node: fx.Node) -> list[fx.Node]:
         for item in found
         if isinstance(item, fx.Node) and item.target in _FRESH and len(item.users) == 1
     ]
-    return fresh if len(fresh) == len(found) else []
+    # Two results that hold nothing yet are equal, so they may have become one node.
+    return fresh if len(set(fresh)) == len(found) else []
 
 
 def _filled(work: Work, node: fx.Node, written: list[fx.Node]) -> Any:

@@ -28,6 +28,11 @@ RULES = """
   aten: [eqsat_test.stats_out.default]
   args: mean, spread, x, scale=1.0
 
+- op: range_out
+  doc: Writes the smallest and the largest element of x.
+  aten: [eqsat_test.range_out.default]
+  args: low, high, x
+
 - rule: norm-round-from-norm
   doc: The norm and the rounding are one kernel.
   vars:
@@ -60,6 +65,8 @@ def library() -> Iterator[torch.library.Library]:
         made.define(
             "stats_out(Tensor(a!) mean, Tensor(b!) spread, Tensor x, float scale=1.0) -> Tensor"
         )
+        made.define("range_out(Tensor(a!) low, Tensor(b!) high, Tensor x) -> ()")
+        made.impl("range_out", write_range, "CompositeExplicitAutograd")
         made.impl("norm_out", write_norm, "CompositeExplicitAutograd")
         made.impl("norm_round_out", write_rounded, "CompositeExplicitAutograd")
         made.impl("stats_out", write_stats, "CompositeExplicitAutograd")
@@ -80,6 +87,18 @@ def write_stats(
     mean.copy_(x.mean() * scale)
     spread.copy_(x.std() * scale)
     return x.amax().reshape(1)
+
+
+def write_range(low: torch.Tensor, high: torch.Tensor, x: torch.Tensor) -> None:
+    low.copy_(x.amin())
+    high.copy_(x.amax())
+
+
+def spread(x: torch.Tensor) -> Any:
+    """Two equal `empty` become one node, yet each result is memory of its own."""
+    low, high = x.new_empty(1), x.new_empty(1)
+    torch.ops.eqsat_test.range_out(low, high, torch.cat([x, x.neg().neg()]))
+    return high - low, low, high
 
 
 def into_fresh(x: torch.Tensor, w: torch.Tensor) -> Any:
@@ -128,6 +147,7 @@ CASES = [
     (twice, ("x", "w"), ""),
     (stats, ("w",), ""),
     (negated_mean, ("w",), "stats-negated"),
+    (spread, ("w",), ""),
 ]
 
 
@@ -176,3 +196,20 @@ def test_forms_know_their_origin(library: torch.library.Library) -> None:
         (top, new_mean, new_spread), (x.amax().reshape(1), x.mean().reshape(1), x.std().reshape(1))
     )
     assert mean == 0 and spread == 0
+
+
+def test_an_op_may_be_defined_anew() -> None:
+    """As happens when a cell of a notebook runs twice."""
+    found = []
+    for factor in (2.0, 3.0, 4.0):
+        with torch.library._scoped_library("eqsat_test_anew", "DEF") as made:
+            made.define("scale_out(Tensor(a!) out, Tensor x) -> ()")
+
+            def write(out: torch.Tensor, x: torch.Tensor, factor: float = factor) -> None:
+                out.copy_(x * factor)
+
+            made.impl("scale_out", write, "CompositeExplicitAutograd")
+            form = functional_form(torch.ops.eqsat_test_anew.scale_out.default)
+            assert form is not None
+            found.append(form(torch.zeros(2), torch.ones(2)))
+    torch.testing.assert_close(torch.stack(found)[:, 0], torch.tensor([2.0, 3.0, 4.0]))
