@@ -52,8 +52,10 @@ def corner_examples(structures: Sequence[Structure]) -> Iterator[tuple[Structure
         kind = "special" if place % 2 else SMOOTH
         yield structure, {name: (kind, place + at) for at, name in enumerate(structure.tensors)}
     filled = [structure for structure in structures if structure.has_elements]
+    if not filled:
+        return
     turns = itertools.cycle(reversed(filled))
-    names = filled[0].tensors if filled else {}
+    names = filled[0].tensors
     for place, kind in enumerate(_TOGETHER):
         yield next(turns), {name: (kind, place + at) for at, name in enumerate(names)}
     for name, kind in itertools.product(names if len(names) > 1 else (), _ALONE):

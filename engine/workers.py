@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import tempfile
 import time
 import warnings
@@ -170,6 +171,7 @@ def _serve(
     for other in others:
         other.close()
     os.dup2(said, 2)
+    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - a notebook's goes elsewhere
     torch.set_num_threads(1)
     while True:
         try:

@@ -55,6 +55,14 @@ def test_fewer_roundings_are_measured(tmp_path: Path) -> None:
     assert any("fewer_roundings" in text for text in loose.warnings), loose
 
 
+def test_a_rule_about_nothing_is_checked(tmp_path: Path) -> None:
+    rest = "  when:\n    - n == 0\n  numerics: exact\n"
+    right = check(tmp_path, "x: float[n]", "relu(x)", "x", rest)
+    assert right.ok and right.examples > 0, right
+    wrong = check(tmp_path, "x: float[n]", "relu(x)", "cast(x, f64)", rest)
+    assert not wrong.ok and "dtype" in wrong.failures[0]
+
+
 def test_more_roundings_are_not_fewer(tmp_path: Path) -> None:
     rest = MEAN[3] + "  assumes: [no_overflow]\n"
     wrong = check(tmp_path, *MEAN[:3], rest + "  numerics: fewer_roundings\n")

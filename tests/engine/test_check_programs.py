@@ -26,6 +26,13 @@ WRONG = {
     "zero": ("x: float[...]", "x + 0.0", "x", "exact", "zeros of another sign"),
     "dtype": ("x: float[m]", "x * 2.0", "cast(x * 2.0, f64)", "exact", "dtype"),
     "shape": ("x: float[m, n]", "sum(x, dim=1)", "sum(x, dim=1, keepdim=True)", "exact", "shape"),
+    "rounding": (
+        "x: f16[m, n]",
+        "x * 1.0",
+        "x / 3.0 * 3.0",
+        "reassociate",
+        "error",
+    ),
     "gradient": ("x: float[...]", "exp(x)", "exp(detach(x))", "exact", "not close"),
     "copy": (
         "x: float[m, n]",
