@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,80 +196,93 @@ def product_of_cats(x, h, a, b):  # type: ignore[no-untyped-def]
     return torch.cat([x, h], 1) @ torch.cat([a, b])
 
 
-def _rows() -> list[Row]:
-    rows: list[Row] = []
+Sized = tuple[str, float, list[tuple[int, ...]]]  # the row's name, its gain, shapes in order
 
-    def add(family: str, before: Program, after: Program, **how: Any) -> None:
-        names = before.__code__.co_varnames[: before.__code__.co_argcount]
-        for size, gain, shapes in how.pop("sizes"):
-            named = dict(zip(names, shapes, strict=False))
-            named |= {f"w{at}": shape for at, shape in enumerate(shapes[len(names) :])}
-            rows.append(Row(family, size, gain, before, after, named, **how))
 
+def _family(
+    family: str, before: Program, after: Program, sizes: Sequence[Sized], **how: Any
+) -> Iterator[Row]:
+    """One row per size. Shapes past the named arguments are w0, w1, ..."""
+    names = before.__code__.co_varnames[: before.__code__.co_argcount]
+    for size, gain, shapes in sizes:
+        named = dict(zip(names, shapes, strict=False))
+        named |= {f"w{at}": shape for at, shape in enumerate(shapes[len(names) :])}
+        yield Row(family, size, gain, before, after, named, **how)
+
+
+def _token_rows() -> Iterator[Row]:
+    """Products of rows of tokens and weights."""
     square, low = (4096, 4096), ((4096, 16), (16, 4096))
     tokens = ((1, 1.80), (16, 1.76), (512, 1.26), (8192, 1.02))
     sizes = [(f"{m} tokens", gain, [(m, 4096), *[square] * 3]) for m, gain in tokens]
     sizes += [("small widths", 2.16, [(16, 256), *[(256, 256)] * 3])]
-    add("q/k/v merge", qkv, qkv_wide, sizes=sizes)
+    yield from _family("q/k/v merge", qkv, qkv_wide, sizes)
     tokens = ((1, 1.15), (16, 1.09), (512, 1.03), (8192, 0.93))
     sizes = [(f"{m} tokens", gain, [(m, 4096), *[(4096, 14336)] * 2]) for m, gain in tokens]
-    add("gate/up merge", gated, gated_wide, sizes=sizes)
+    yield from _family("gate/up merge", gated, gated_wide, sizes)
     sizes = [
         (f"{m} tokens", gain, [(m, 4096), square, *low])
         for m, gain in ((1, 1.90), (512, 1.64), (8192, 1.29))
     ]
-    add("LoRA folded", adapted, adapted_weight, sizes=sizes)
+    yield from _family("LoRA folded", adapted, adapted_weight, sizes)
     sizes = [
         (f"{m} tokens", gain, [(m, 4096), square, *low]) for m, gain in ((512, 1.57), (8192, 0.85))
     ]
-    add("LoRA re-associated", adapted_weight, adapted, sizes=sizes, frozen=False)
+    yield from _family("LoRA re-associated", adapted_weight, adapted, sizes, frozen=False)
     sizes = [("512 tokens", 1.00, [(512, 4096), (4096,), square])]
-    add("norm gain folded", norm_gain, norm_gain_folded, sizes=sizes)
+    yield from _family("norm gain folded", norm_gain, norm_gain_folded, sizes)
     sizes = [(f"{m} tokens", gain, [(m, 4096), square]) for m, gain in ((512, 1.00), (8192, 0.97))]
-    add("norm scale behind the product", norm_before, norm_behind, sizes=sizes)
+    yield from _family("norm scale behind the product", norm_before, norm_behind, sizes)
+
+
+def _convolution_rows() -> Iterator[Row]:
     sizes = [
         (f"c{c}", gain, [(64, c, side, side), (c, c, 3, 3), *[(c,)] * 4])
         for c, gain, side in ((256, 1.07, 14), (64, 1.15, 56))
     ]
-    add("conv + bn", conv_norm, conv_folded, sizes=sizes, dtype=torch.float16)
-    sizes = [
-        ("vector", 8.1, [square, square, (4096, 1)]),
-        ("16 columns", 7.2, [square, square, (4096, 16)]),
-    ]
-    add("matmul order", left_first, right_first, sizes=sizes, frozen=False)
+    yield from _family("conv + bn", conv_norm, conv_folded, sizes, dtype=torch.float16)
     sizes = [
         (f"batch {n}", gain, [(n, 192, 28, 28), *[(c, 192, 1, 1) for c in (64, 96, 16)]])
         for n, gain in ((1, 1.90), (64, 1.10))
     ]
-    add("Inception 1x1", branches, one_branch, sizes=sizes, dtype=torch.float16)
+    yield from _family("Inception 1x1", branches, one_branch, sizes, dtype=torch.float16)
     sizes = [
         (f"batch {n}", gain, [(n, 16, 55, 55), (64, 16, 1, 1), (64, 16, 3, 3)])
         for n, gain in ((1, 1.36), (64, 1.09))
     ]
-    add("Fire expand", fire, fire_padded, sizes=sizes, dtype=torch.float16)
-    add("transposes", transposed, not_transposed, sizes=[("4096", 1.14, [square, square])])
+    yield from _family("Fire expand", fire, fire_padded, sizes, dtype=torch.float16)
+
+
+def _product_rows() -> Iterator[Row]:
+    """Orders, layouts and sums of products."""
+    square = (4096, 4096)
+    sizes = [
+        ("vector", 8.1, [square, square, (4096, 1)]),
+        ("16 columns", 7.2, [square, square, (4096, 16)]),
+    ]
+    yield from _family("matmul order", left_first, right_first, sizes, frozen=False)
+    yield from _family("transposes", transposed, not_transposed, [("4096", 1.14, [square, square])])
     sizes = [("512 tokens", 2.17, [(512, 4096), square])]
-    add("casts", wide_product, half_product, sizes=sizes, frozen=False)
+    yield from _family("casts", wide_product, half_product, sizes, frozen=False)
     sizes = [("512 tokens", 2.10, [(512, 4096), square, square])]
-    add("common factor", two_terms, common_factor, sizes=sizes)
+    yield from _family("common factor", two_terms, common_factor, sizes)
     sizes = [("32 x 512 tokens", 13.3, [(32, 512, 1024), (4096, 1024), (4096,)])]
-    add("mean after linear", mean_after, mean_before, sizes=sizes)
+    yield from _family("mean after linear", mean_after, mean_before, sizes)
     sizes = [
         (f"{m} tokens", gain, [(m, 2048), (2048, 4096), (4096, 2048)])
         for m, gain in ((512, 1.66), (8192, 3.66))
     ]
-    add("linear after linear", two_layers, one_layer, sizes=sizes)
+    yield from _family("linear after linear", two_layers, one_layer, sizes)
     sizes = [("16 rows", 5.4, [(16, 512), (16, 512), *[(512, 512)] * 16])]
-    add("NAS cell", cell, cell_merged, sizes=sizes)
+    yield from _family("NAS cell", cell, cell_merged, sizes)
     sizes = [
         (f"{m} tokens", gain, [(m, 1024), (m, 1024), (1024, 4096), (1024, 4096)])
         for m, gain in ((1, 1.03), (64, 1.16), (8192, 0.99))
     ]
-    add("sum of products", sum_of_products, product_of_cats, sizes=sizes)
-    return rows
+    yield from _family("sum of products", sum_of_products, product_of_cats, sizes)
 
 
-TABLE: Sequence[Row] = tuple(_rows())
+TABLE: Sequence[Row] = (*_token_rows(), *_product_rows(), *_convolution_rows())
 
 
 @dataclass(frozen=True)

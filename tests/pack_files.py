@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+import eqsat
 from eqsat.config import resolve
 from eqsat.session import Session, open_session
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """No settings, packs or graphs of another test."""
+    eqsat.reset()
+    yield
+    eqsat.reset()
+
+
+def tanh(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x)
 
 
 def marker(factor: int, op: str = "tanh", name: str = "marker", **more: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,20 +18,16 @@ import eqsat
 from eqsat import session as session_module
 from eqsat.codegen import build
 from eqsat.reports import recording
-from eqsat.tests.pack_files import marker, names, opened, write
+from eqsat.tests.pack_files import (
+    fresh,  # noqa: F401 - a fixture for every test
+    marker,
+    names,
+    opened,
+    tanh,
+    write,
+)
 
 Program = Callable[..., torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    eqsat.reset()
-    yield
-    eqsat.reset()
-
-
-def tanh(x: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x)
 
 
 def compiled(program: Program, *paths: str, dynamic: bool | None = None, **more: Any) -> Program:

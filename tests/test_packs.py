@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,16 @@ from eqsat.engine.naming import meant, rule_called
 from eqsat.engine.source import RuleErrors
 from eqsat.engine.why import why_not
 from eqsat.reports import recording
-from eqsat.tests.pack_files import marker, names, opened, write
+from eqsat.tests.pack_files import (
+    fresh,  # noqa: F401 - a fixture for every test
+    marker,
+    names,
+    opened,
+    tanh,
+    write,
+)
 
 BUILTIN = {entry.name for entry in (*builtin_book().rules, *builtin_book().fuse)}
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    eqsat.reset()
-    yield
-    eqsat.reset()
-
-
-def tanh(x: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x)
 
 
 def factor(**options: Any) -> float:
