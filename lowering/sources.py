@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-# Where Dynamo found the root module: "L['self'].layer.0" is layer.0 to its user.
-_ROOT = re.compile(r"^L\[[^\]]*\]\.?")
+# Where Dynamo found the root module, a local or a global: "L['self'].layer.0" is layer.0.
+_ROOT = re.compile(r"^[LG]\[[^\]]*\]\.?")
 _COUNTED = re.compile(r"_\d+$")  # the second softmax of a graph is called softmax_1
 
 

@@ -65,6 +65,14 @@ def test_forbid_by_call_and_module(tmp_path: Path, condition: str, apart: bool) 
         assert named and all(pair.values for pair in named)
 
 
+HELD = Block()
+
+
+def test_a_module_held_in_a_global_has_the_same_paths(tmp_path: Path) -> None:
+    text = FORBID.replace("{condition}", "within(consumer, 'second')")
+    assert compiled(tmp_path, text, lambda x: HELD(x), torch.randn(8, 40)).after > 1
+
+
 def apart(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> Any:
     """Two nests that have little memory in common."""
     return torch.sin(x + bias), torch.cos(y + bias)
