@@ -26,10 +26,12 @@ test: setup
 	$(BIN)/eqsat check rules/ --examples 5
 	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-# The long runs: every rule with many examples, slow tests, the case corpus where it is present.
+# The long runs: every rule with many examples, random programs, slow tests, the case corpus
+# where it is present.
 sweep: setup
 	$(BIN)/eqsat check rules/ --examples 200 --compiled all
 	$(BIN)/python -W ignore -m eqsat.tests.engine.mutants.sweep --jobs 2
+	$(BIN)/python -W ignore -m eqsat.tests.fuzz.graphs --count 5000 --jobs 2
 	$(BIN)/python -m pytest -q
 
 bench: setup

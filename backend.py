@@ -28,18 +28,28 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from .aliasing import guard_overlap
 from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
+from .codegen.segmented import SegmentedGraph
+from .codegen.verified import VerifiedGraph
 from .codegen.weights import lay_out_weights
 from .config import Settings, resolve
 from .contest import CANDIDATES, fastest
 from .engine.chaos import CHEAPEST
 from .engine.functional import open_calls
+from .engine.graph_check import graph_problems
 from .engine.shelf import without_collection
 from .engine.stage import StageOptions, StageResult, run_stage
 from .logs import log_fusion, log_graph, log_program, log_text
+from .lowering.dead import without_dead
 from .lowering.fold import split_constants
 from .lowering.fuse import fuse
+from .lowering.interpret import interpret
+from .lowering.loops import Program
 from .lowering.lower import lower
+from .lowering.order import with_least_memory
+from .lowering.placement import order_problems
+from .lowering.segments import segments
 from .lowering.simplify import simplify
+from .lowering.verify import VerifyError, check_program, refuse
 from .reports import CompileReport, StageInput, open_report, tell_watchers
 from .session import Session, open_session
 
@@ -79,13 +89,21 @@ def compile_graph(
     report = open_report("capture")
     try:
         with without_collection(), _use_lazy_graph_module(True):
-            capture = Capture(open_session(settings, _warn), report)
+            capture = Capture(open_session(settings, _warn, _device(gm)), report)
             compiled = _compile_captured(gm, example_inputs, capture)
     except RestartAnalysis:  # not a failure: Dynamo traces again, knowing more
         raise
     except Exception as error:
         return _fall_back(gm, error, report, settings)
     return guard_overlap(compiled, gm, example_inputs, frozenset(capture.mutated))
+
+
+def _device(gm: fx.GraphModule) -> str:
+    """The device type that decides costs: an accelerator wherever a tensor of the graph is on
+    one, as what remains on the CPU is small beside it."""
+    examples = (node.meta.get("example_value") for node in gm.graph.nodes)
+    found = {value.device.type for value in examples if isinstance(value, torch.Tensor)}
+    return min(found - {"cpu", "meta"}, default="cpu")
 
 
 def _compile_captured(
@@ -223,23 +241,72 @@ def compile_rewritten(graph: AtenGraph, stage: StageResult, report: CompileRepor
     rewritten = graph.gm if stage.checks and split is None else stage.gm
     with _timed(report, "lower"):  # 7 lower
         main = rewritten if split is None else split.main
-        program = lower(main, session.table, session.scalars)
-    log_program("ir_pre_fusion", program)
-    with _timed(report, "fuse"):  # 8 fuse
-        program, report.fusion = fuse(program, session.book.fuse)
-        program = simplify(program)
-    log_fusion(report.fusion)
-    log_program("ir_post_fusion", program)
-    with _timed(report, "build"):  # 9 plan, 10 emit, 11 build and launch
-        how = CompileOptions(measure_gemm=measure, lasting=frozenset(graph.weights))
-        compiled = compile_program(program, session.scalars, how)
-    report.source = compiled.source
-    log_text("output_code", lambda: compiled.source)
-    report.kernels = list(compiled.kernels)
-    report.externs = list(compiled.externs)
+        lowered = lower(main, session.table, session.scalars, session.target.loops)
+        if session.settings.verify:
+            check_program("lower", lowered)
+    log_program("ir_pre_fusion", lowered)
+    pieces = segments(lowered)
+    if len(pieces) == 1 and pieces[0].call is None:
+        run = compile_lowered(lowered, graph, report, _boxed(main.forward))
+    else:  # calls in between tell sizes
+        runs = [
+            compile_lowered(
+                piece.program, graph, report, functools.partial(interpret, piece.program)
+            )
+            if piece.call is None
+            else None
+            for piece in pieces
+        ]
+        run = SegmentedGraph(lowered, pieces, runs)
     if split is None:
+        return run
+    return FoldedGraph(split, run, stage.checks, _boxed(graph.gm.forward))
+
+
+def compile_lowered(
+    lowered: Program, graph: AtenGraph, report: CompileReport, plain: Compiled
+) -> Compiled:
+    """Steps 8 to 11 for a program of `graph`, added to what `report` holds already. `plain`,
+    boxed, is what runs where `verify` finds the result to be wrong."""
+    session = graph.session
+    verify = session.settings.verify
+    with _timed(report, "fuse"):  # 8 fuse
+        program, fusion = fuse(without_dead(lowered), session.book.fuse)
+        if verify:
+            check_program("fuse", program)
+        program = simplify(without_dead(program), session.target.loops)
+        if verify:
+            check_program("simplify", program)
+    with _timed(report, "order"):  # 9 plan
+        ordered = with_least_memory(program)
+        if verify:
+            refuse("order", list(order_problems(program.steps, ordered.steps)))
+            check_program("order", ordered)
+        program = ordered
+    report.fusion = fusion if report.fusion is None else report.fusion + fusion
+    log_fusion(fusion)
+    log_program("ir_post_fusion", program)
+    with _timed(report, "build"):  # 10 emit, 11 build and launch
+        measure, lasting = session.settings.numerics != "bitwise", frozenset(graph.weights)
+        loops = session.target.loops
+        how = CompileOptions(measure_gemm=measure, lasting=lasting, verify=verify, loops=loops)
+        compiled = compile_program(program, session.scalars, how)
+    report.source += compiled.source
+    log_text("output_code", lambda: compiled.source)
+    report.kernels += compiled.kernels
+    report.externs += compiled.externs
+    if not verify:
         return compiled
-    return FoldedGraph(split, compiled, stage.checks, _boxed(graph.gm.forward))
+    tell = functools.partial(_tell_of_failure, report, session.settings)
+    return VerifiedGraph(compiled, lowered, fusion.members(), plain, tell)
+
+
+def _tell_of_failure(report: CompileReport, settings: Settings, error: VerifyError) -> None:
+    """The graph ran once and gave something else than it should."""
+    if settings.strict:
+        raise error
+    report.fallback = str(error)
+    _warn(f"{report.kind} graph {report.graph} runs unoptimised: {error}")
 
 
 def _run_stage(
@@ -268,6 +335,8 @@ def _run_stage(
     tell_watchers(StageInput(report, stage, gm, options, session.book, session.table))
     result = run_stage(gm, stage, session.book, session.table, options)
     report.stages.append(result.report)
+    if session.settings.verify:
+        refuse(stage, graph_problems(result.gm, session.table))
     return result
 
 
@@ -313,4 +382,4 @@ def _timed(report: CompileReport, step: str) -> Iterator[None]:
     try:
         yield
     finally:
-        report.seconds[step] = time.perf_counter() - start
+        report.seconds[step] = report.seconds.get(step, 0.0) + time.perf_counter() - start

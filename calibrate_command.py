@@ -17,7 +17,7 @@ from rich.table import Table
 from .calibration import calibrate, target_text
 from .codegen.cache import write_atomic
 from .engine.target import Target, load_target
-from .machine import calibrated_target, calibration_path
+from .machine import builtin_name, calibrated_target, calibration_path
 from .terminal import complain, print_plain
 
 
@@ -32,13 +32,13 @@ def calibrate_machine(device: str, file: str | None, *, remove: bool = False) ->
         print_plain(console, f"removed {path}" if there else f"there is no {path}")
         return 0
     used = calibrated_target(device, lambda text: print(text, file=sys.stderr))
-    built_in = "cpu" if device == "cpu" else "h200"
-    name = path if used is not None else f"rules/targets/{built_in}.yaml"
+    built_in = load_target(builtin_name(device))
+    name = path if used is not None else f"rules/targets/{built_in.name}.yaml"
     try:
         found = calibrate(device)
     except RuntimeError as error:
         return complain("calibrate", error)
-    console.print(_table(used or load_target(built_in), found))
+    console.print(_table(used or built_in, found))
     print_plain(console, f"now: {name}")
     chosen = path if file is None else Path(file)
     text = target_text(found, f"Measured by `eqsat calibrate` on this machine ({device}).")

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from torch import fx
 
 from .codegen.compile import CompiledGraph, CompileOptions, compile_program
-from .engine.check import CheckResult, check_rule
+from .engine.check import CheckResult, check_rule, lost_text, patience
 from .engine.compiled import compiled_failures
 from .engine.load import builtin_book
 from .engine.naming import meant
@@ -32,7 +32,6 @@ from .lowering.simplify import simplify
 from .rule_paths import load_path
 from .terminal import print_plain
 
-_SECONDS, _SECONDS_PER_EXAMPLE = 120, 1.0  # a rule may take; most take one second in all
 _INTERRUPTED = 130
 
 
@@ -55,7 +54,7 @@ class CheckSettings:
 
     @property
     def seconds(self) -> float:
-        return _SECONDS + self.examples * _SECONDS_PER_EXAMPLE if self.limit is None else self.limit
+        return patience(self.examples) if self.limit is None else self.limit
 
 
 def check_paths(paths: Sequence[str], settings: CheckSettings) -> int:
@@ -117,7 +116,7 @@ def _check_all(
     with progress:
         bar = progress.add_task("checking rules", total=len(checked))
         for (rule, _), result in zip(checked, results, strict=True):
-            texts = _lost_texts(result) if isinstance(result, Lost) else _texts(result)
+            texts = (lost_text(result),) if isinstance(result, Lost) else _texts(result)
             for text in texts:
                 print_plain(progress.console, f"{rule.where} {rule.name}: {text}")
             if isinstance(result, Lost) or not result.ok:
@@ -127,11 +126,6 @@ def _check_all(
 
 def _texts(result: CheckResult) -> tuple[str, ...]:
     return (*result.failures, *result.warnings)
-
-
-def _lost_texts(lost: Lost) -> tuple[str, ...]:
-    last = f"\nIn this call:\n{lost.program}" if lost.program else ""
-    return (f"checking it {lost.reason}{last}",)
 
 
 def _compiled_failures(

@@ -148,7 +148,7 @@ def _add_rules(rules: argparse.ArgumentParser) -> None:
     parts = rules.add_subparsers(metavar="list | show | stats | fired")
     listed = _command(parts, "list", "list the rules (the default)", _rules_list)
     listed.add_argument("name", nargs="?", help="only this rule or glob: '*-merge', 'attention/*'")
-    listed.add_argument("--stage", help="only of this stage (or fuse, forbid, prefer)")
+    listed.add_argument("--stage", help="only of this stage (or fuse, forbid, avoid, prefer)")
     listed.add_argument("--folder", help="only of this folder under rules/")
     listed.add_argument("--numerics", help="only of this numerics class")
     show = _command(parts, "show", "print a rule as it is written", _rules_show)

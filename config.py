@@ -111,6 +111,11 @@ class Settings:
         _one_of("estimated", "measured"),
         "how the graph to run is chosen: by the cost model, or by timing good candidates too",
     )
+    target: str = _setting(
+        lambda: os.environ.get("EQSAT_TARGET", ""),
+        lambda value: os.fspath(value),
+        "a target file, or the name of a built-in target, in place of what this machine's is",
+    )
     fold: bool = _setting(
         True, _flag, "compute expressions of parameters once, in inference, guarded"
     )
@@ -118,6 +123,11 @@ class Settings:
         lambda: os.environ.get("EQSAT_STRICT", "0") not in ("", "0"),
         _flag,
         "raise on a compiler failure instead of falling back",
+    )
+    verify: bool = _setting(
+        lambda: os.environ.get("EQSAT_VERIFY", "0") not in ("", "0"),
+        _flag,
+        "check what every step of a compile made, and the first call of what came of it",
     )
 
 

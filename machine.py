@@ -1,8 +1,8 @@
 """The target of the machine that eqsat runs on.
 
 Takes a device type; gives the `Target` that `eqsat calibrate` wrote for this machine, or the
-built-in one. The file lies in the cache folder, one per processor and number of threads; a file
-that cannot be read costs one warning with the place, never the compile.
+built-in one that is nearest. The file lies in the cache folder, one per processor and number of
+threads; a file that cannot be read costs one warning with the place, never the compile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from . import notices
 from .codegen.build import processor
 from .codegen.cache import cache_dir, digest
 from .engine.source import RuleErrors
-from .engine.target import Target, read_target
+from .engine.target import Target, load_target, read_target
+
+# Built-in targets of GPUs, by a part of the name that the driver gives; any other is generic.
+GPUS = {"H200": "h200"}
 
 
 def calibration_path(device: str) -> Path:
@@ -26,6 +29,19 @@ def calibration_path(device: str) -> Path:
     else:
         name = f"{processor()} {torch.get_num_threads()}"
     return cache_dir() / "targets" / f"{device}-{digest(name)[:12]}.yaml"
+
+
+def machine_target(device: str, warn: Callable[[str], None]) -> Target:
+    """What to expect of a device of this machine: what was measured, else a built-in target."""
+    return calibrated_target(device, warn) or load_target(builtin_name(device))
+
+
+def builtin_name(device: str) -> str:
+    """The built-in target for a device type of this machine."""
+    if device == "cuda" and torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        return next((target for part, target in GPUS.items() if part in name), device)
+    return device
 
 
 def calibrated_target(device: str, warn: Callable[[str], None]) -> Target | None:

@@ -36,6 +36,8 @@ _EXAMPLES: Mapping[str, str] = {
     "grad": "false",
     "device": "cuda",
     "fuse": "pointwise-into-reduction",
+    "forbid": "softmax-alone",
+    "prefer": "block-together",
     "gain": "2 * bytes(producer)",
     "op": "silu",
     "aten": "[silu.default]",
@@ -54,10 +56,16 @@ _EXAMPLES: Mapping[str, str] = {
 }
 _OWN_EXAMPLES: Mapping[tuple[str, str], str] = {
     ("fuse", "doc"): "A pointwise producer is computed inside the loop that reads it.",
-    ("fuse", "when"): "[readers(producer) == 1]",
+    ("fuse", "when"): "[feeds(producer, consumer), invertible(producer, consumer)]",
+    ("fuse", "worth"): "[readers(producer) == 1]",
     ("scalar", "scalar"): "rsqrt",
     ("scalar", "doc"): "One over the square root.",
     ("op", "scalar"): "x / (1 + exp(-x))",
+    ("decompose", "decompose"): "my-losses",
+    ("decompose", "doc"): "Losses that torch spells in plain arithmetic.",
+    ("decompose", "ref"): "https://docs.pytorch.org/docs/stable/torch.compiler_ir.html",
+    ("decompose", "aten"): "[soft_margin_loss.default]",
+    ("decompose", "numerics"): "reassociate",
 }
 
 
@@ -70,9 +78,12 @@ def tables() -> str:
     codes = [(_link(page.code), page.title) for page in pages().values()]
     parts = [
         ("### Fields of a `rule`", _fields("rule")),
-        ("### Fields of `fuse`, `forbid` (without `gain`) and `prefer`", _fields("fuse")),
+        ("### Fields of `fuse`", _fields("fuse")),
+        ("### Fields of `prefer`", _fields("prefer")),
+        ("### Fields of `forbid` and `avoid`", _fields("forbid")),
         ("### Fields of an `op`", _fields("op")),
         ("### Fields of a `scalar`", _fields("scalar")),
+        ("### Fields of `decompose`", _fields("decompose")),
         ("### Conditions: the place in the graph", _functions(about_graph, told)),
         ("### Conditions: values, shapes and numbers", _functions(others, told)),
         ("### Conditions and gains of fusion rules", _table(("fact", "meaning"), facts)),

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from .engine.check import CheckResult, check_rule
+from .engine.check import CheckResult, check_rule, lost_text, patience
 from .engine.draw import Search
 from .engine.load import load_book
 from .engine.ops import OpTable
 from .engine.rule import DTYPE_WORDS, NUMERICS, Rule
 from .engine.source import RuleErrors
+from .engine.workers import Lost, run_all, usable_cores
 from .repairs import Repair, repair
 from .scaffold import Outline, TensorVar, leads, of_one_dtype, ordered
 
@@ -124,7 +125,8 @@ def _united(start: Outline, current: Outline) -> tuple[str, ...]:
 
 
 class _Trials:
-    """Checks of outlines, each made once."""
+    """Checks of outlines, each made once, in processes of their own: a wrong one may crash a
+    kernel of torch."""
 
     def __init__(self, table: OpTable, seed: int, tell: Tell) -> None:
         self.table = table
@@ -156,14 +158,21 @@ class _Trials:
             rule = load_outline(outline, self.table)
         except RuleErrors as errors:
             return CheckResult(outline.name, (str(errors),), (), 0, outline.numerics)
-        seeds = _SEEDS if examples > _QUICK else _SEEDS[:1]
-        for seed in seeds:
-            result = check_rule(
+
+        def check(seed: int) -> CheckResult:
+            return check_rule(
                 rule, self.table, seed=self.seed + seed, examples=examples, shrink=shrink
             )
+
+        seeds = _SEEDS if examples > _QUICK else _SEEDS[:1]
+        for found in run_all(check, seeds, usable_cores(), patience(examples)):
+            result = self._lost(outline, found) if isinstance(found, Lost) else found
             if not result.ok:
                 break
         return result
+
+    def _lost(self, outline: Outline, lost: Lost) -> CheckResult:
+        return CheckResult(outline.name, (lost_text(lost),), (), 0, outline.numerics)
 
     def holds(self, outline: Outline) -> bool:
         result = self.check(outline, _QUICK, "with leading sizes as ...")
@@ -176,9 +185,13 @@ class _Trials:
         except RuleErrors:
             return False
         led = [name for name, kind in outline.vars.items() if getattr(kind, "lead", False)]
-        structures = Search(rule, self.table, Random(self.seed)).collect(_RANKS, _ATTEMPTS)
-        ranks = {len(getattr(s.tensors[led[0]], "shape", ())) for s in structures}
-        return len(ranks) > 1
+
+        def count_ranks(seed: int) -> int:
+            structures = Search(rule, self.table, Random(seed)).collect(_RANKS, _ATTEMPTS)
+            return len({len(getattr(s.tensors[led[0]], "shape", ())) for s in structures})
+
+        (count,) = run_all(count_ranks, [self.seed], 1, patience(_RANKS))
+        return not isinstance(count, Lost) and count > 1
 
     def strictest(self, outline: Outline, examples: int) -> Outline:
         """The outline with the strictest class that every example shows."""

@@ -45,7 +45,8 @@ def recording() -> Iterator[list[CompileReport]]:
     try:
         yield reports
     finally:
-        _listeners.remove(reports)
+        # Not by `remove`: two blocks may have collected equal lists, both empty.
+        _listeners[:] = [one for one in _listeners if one is not reports]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from .config import config
 from .engine.egraph import Constructor
-from .engine.naming import entries_of, meant, nearest
+from .engine.naming import Named, entries_of, meant, nearest
 from .engine.ops import OpTable
 from .engine.pattern import Pattern, PatternError, compile_rule, queries
 from .engine.rule import FuseRule, Rule, RuleBook
@@ -143,7 +143,7 @@ def _used(torch_names: Iterable[str], made: set[str]) -> bool:
     return any(name in made for name in torch_names)
 
 
-def _filtered(book: RuleBook, wanted: Filter) -> list[Rule | FuseRule]:
+def _filtered(book: RuleBook, wanted: Filter) -> list[Named]:
     entries = entries_of(book)
     names = None if wanted.name is None else meant(entries, wanted.name)
     return [
@@ -178,7 +178,7 @@ def _nothing(book: RuleBook, wanted: Filter) -> str:
     return "no rule fits all of that"
 
 
-def _row(entry: Rule | FuseRule) -> dict[str, str]:
+def _row(entry: Named) -> dict[str, str]:
     return {
         "name": entry.name,
         "folder": _folder(entry),
@@ -189,19 +189,21 @@ def _row(entry: Rule | FuseRule) -> dict[str, str]:
     }
 
 
-def _stage(entry: Rule | FuseRule) -> str:
-    return entry.stage if isinstance(entry, Rule) else entry.kind
+def _stage(entry: Named) -> str:
+    if isinstance(entry, FuseRule):
+        return entry.kind
+    return entry.stage if isinstance(entry, Rule) else "trace"
 
 
-def _folder(entry: Rule | FuseRule) -> str:
-    return entry.folder if isinstance(entry, Rule) else "fusion"
+def _folder(entry: Named) -> str:
+    return "fusion" if isinstance(entry, FuseRule) else entry.folder
 
 
-def _numerics(entry: Rule | FuseRule) -> str:
-    return entry.numerics.float_class if isinstance(entry, Rule) else ""
+def _numerics(entry: Named) -> str:
+    return "" if isinstance(entry, FuseRule) else entry.numerics.float_class
 
 
-def _described(entry: Rule | FuseRule, table: OpTable, expanded: bool) -> dict[str, Any]:
+def _described(entry: Named, table: OpTable, expanded: bool) -> dict[str, Any]:
     found: dict[str, Any] = {**_row(entry), "text": entry.text}
     if not isinstance(entry, Rule):
         return found

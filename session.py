@@ -20,6 +20,7 @@ import torch
 from . import notices
 from .config import Settings
 from .engine.books import load_pack, merge_books, places_of
+from .engine.foreach import foreach_decompositions
 from .engine.load import builtin_book
 from .engine.mixed import mixed_norms
 from .engine.naming import entries_of, meant, nearest
@@ -28,11 +29,12 @@ from .engine.profile import select
 from .engine.rule import RuleBook, ScalarEntry
 from .engine.schedule import load_schedule
 from .engine.source import RuleErrors
-from .engine.target import Target, load_target
-from .engine.trace import decomposition_table
+from .engine.target import Target, named_target
+from .engine.trace import chained, decomposition_table
 from .lowering.fusion_words import check_fusion_rules
 from .lowering.lower import lowered_ops
-from .machine import calibrated_target
+from .lowering.work import GENERATED
+from .machine import machine_target
 from .packs import RulePack, distinct, package_packs
 from .version import VERSION
 
@@ -61,9 +63,10 @@ class Session(Tables):
     key: str
 
 
-def open_session(settings: Settings, warn: Warn) -> Session:
+def open_session(settings: Settings, warn: Warn, device: str = "cpu") -> Session:
     """Rules for these settings: the built-in ones, packages' (entry point group
-    `eqsat_rules`), then the user's packs in order.
+    `eqsat_rules`), then the user's packs in order. `device` is the type that most of the work
+    runs on.
 
     Raises RuleErrors with `strict`, where a pack is wrong.
     """
@@ -72,9 +75,29 @@ def open_session(settings: Settings, warn: Warn) -> Session:
     book, missing = _gather(packs, settings.strict, warn)
     _tell_unknown(book, settings, missing, warn)
     chosen = select(book, settings.numerics, settings.disable, settings.enable)
-    target = calibrated_target("cpu", warn) or load_target("cpu")
+    target = _target(settings, device, warn)
     key = _key(settings, chosen, target)
-    return Session(**vars(_tables(chosen)), settings=settings, target=target, key=key)
+    tables = _tables(chosen)
+    if device not in GENERATED:
+        tables = replace(tables, lowered=lowered_ops(tables.table, device))
+    return Session(**vars(tables), settings=settings, target=target, key=key)
+
+
+def _target(settings: Settings, device: str, warn: Warn) -> Target:
+    """The target that the settings name, else that of the machine.
+
+    Raises RuleErrors with `strict`, where the file is wrong.
+    """
+    text, found = "", None
+    if settings.target:
+        try:
+            found = named_target(settings.target)
+        except RuleErrors as errors:
+            if settings.strict:
+                raise
+            text = f"the target '{settings.target}' is not used:\n{errors}"
+        notices.tell(("target", settings.target), text, warn)
+    return found or machine_target(device, warn)
 
 
 def whole_book(settings: Settings, warn: Warn) -> RuleBook:
@@ -123,7 +146,7 @@ def _tell_unknown(book: RuleBook, settings: Settings, missing: tuple[str, ...], 
 
 def _key(settings: Settings, chosen: RuleBook, target: Target) -> str:
     """`chosen.hash` holds the texts of the rules, the profile and what was switched off."""
-    decisive = replace(settings, rules=(), disable=(), enable=(), strict=False)
+    decisive = replace(settings, rules=(), disable=(), enable=(), strict=False, verify=False)
     parts = (chosen.hash, decisive, target, load_schedule(), VERSION, torch.__version__)
     return hashlib.sha256("\0".join(map(repr, parts)).encode()).hexdigest()
 
@@ -152,6 +175,6 @@ def _make_tables(book: RuleBook) -> Tables:
         book,
         table,
         {entry.name: entry for entry in book.scalars},
-        {**mixed_norms(), **decomposition_table(book, table)},
+        chained(mixed_norms(), decomposition_table(book, table), foreach_decompositions()),
         lowered_ops(table),
     )

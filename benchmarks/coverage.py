@@ -1,17 +1,14 @@
-"""`docs/coverage.md`: which ops the rules know, how each is lowered, and with what it was tested.
+"""`docs/coverage.md`: which ops the rules know, and how each is lowered.
 
     python -m benchmarks.coverage
 
-Takes the built-in rules, the lowerings, and the summary that `benchmarks.opdb` wrote; gives
-Markdown that is the same on every machine.
+Takes the built-in rules and the lowerings; gives Markdown that is the same on every machine.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from eqsat.engine.expr import Binary, Call, Expr, Negative
 from eqsat.engine.kinds import EACH, walk_values
@@ -19,16 +16,15 @@ from eqsat.engine.load import builtin_book
 from eqsat.engine.ops import OpTable
 from eqsat.engine.rule import OpEntry, Rule, RuleBook
 from eqsat.lowering.draws import DRAWS
-from eqsat.lowering.indexing import INDEXING
 from eqsat.lowering.lower import lowered_ops
 from eqsat.lowering.pointwise import OPERATORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
-SUMMARY = Path(__file__).with_name("opdb_summary.json")
 _HEAD = """# Coverage
 
-Written by `python -m benchmarks.coverage`; a test keeps it current.
+Written by `python -m benchmarks.coverage`; a test keeps it current. [opdb.md](opdb.md) says how
+samples of every op of torch compare with eager.
 
 ## Ops
 
@@ -37,25 +33,15 @@ extern call, like all calls on complex, float8 and sparse tensors: the ATen op i
 memory.
 
 - **pointwise**, **reduction**, **creation**: a loop nest, which fuses. **view**: index arithmetic
-  without code. **indexed**: a loop nest where the indices are known to be in range, else an
-  extern. **draw**: a loop nest with torch's own random numbers. **extern**: the ATen op. *as x*:
-  spelled through other ops. **traced**: a call of torch that AOTAutograd opens; pre_grad rules
-  see it.
+  without code. **indexed**: a loop nest that reads through index tensors; where their range is
+  not known, one pass over them first tells whether to raise what eager raises. **scatter**: a
+  copy, then a loop nest that writes through index tensors, in order where indices may be equal.
+  **draw**: a loop nest with torch's own random numbers. **extern**: the ATen op. *as x*: spelled
+  through other ops. **traced**: a call of torch that AOTAutograd opens; pre_grad rules see it.
 - **Rules** are those that mention the op on either side; a family counts as one.
 
 | op | lowered as | rules |
 |---|---|---|
-"""
-_SWEEP = """
-## torch's op database
-
-`python -m benchmarks.opdb` runs the samples of torch's own op database on the CPU, eager against
-eqsat in strict mode. What is compared: dtype, shape and values, and that eqsat raises where eager
-does. Per dtype: samples that passed of those that ran, and what became of the ATen graph.
-**kernel**: generated code alone. **view**: no code at all. **mixed**: generated code and extern
-calls. **extern**: extern calls alone. **none**: Dynamo left it to Python. Ops without a row were
-not run.
-
 """
 
 
@@ -68,12 +54,12 @@ def describe() -> str:
         f"| `{name}` | {how} | {', '.join(f'`{rule}`' for rule in rules.get(name, ()))} |"
         for name, how in sorted(lowerings(book, table).items())
     ]
-    return _HEAD + "\n".join(rows) + "\n" + _SWEEP + sweep_table(read_summary())
+    return _HEAD + "\n".join(rows) + "\n"
 
 
 def lowerings(book: RuleBook, table: OpTable) -> dict[str, str]:
     """What each op becomes, in the words of the page."""
-    found = {**lowered_ops(table), **dict.fromkeys(INDEXING, "indexed")}
+    found = lowered_ops(table)
     found.update((str(target).split(".")[1], "draw") for target in DRAWS)
     declared = {entry.name: _declared(entry, found) for entry in book.ops}
     undeclared = {name: how for name, how in found.items() if not _declares(table, name)}
@@ -118,29 +104,6 @@ def _mentioned(rule: Rule) -> Iterator[str]:
                     yield "div" if op == "//" else OPERATORS[op]
                 case Negative():
                     yield "neg"
-
-
-def read_summary() -> dict[str, dict[str, dict[str, Any]]]:
-    """Op, then dtype, then samples, passed and lowering; see `opdb.summarise`."""
-    read: dict[str, dict[str, dict[str, Any]]] = json.loads(SUMMARY.read_text(encoding="utf-8"))
-    return read
-
-
-def sweep_table(summary: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """One row per op of the database, one column per dtype that was run."""
-    dtypes = sorted({dtype for row in summary.values() for dtype in row})
-    samples = [one for row in summary.values() for one in row.values()]
-    passed, total = (sum(one[key] for one in samples) for key in ("passed", "samples"))
-    lines = [f"{passed} of {total} samples of {len(summary)} ops pass.", ""]
-    lines += [f"| op | {' | '.join(dtypes)} |", f"|---{'|---' * len(dtypes)}|"]
-    for name, row in summary.items():
-        cells = [_cell(row[dtype]) if dtype in row else "" for dtype in dtypes]
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(one: Mapping[str, Any]) -> str:
-    return f"{one['passed']}/{one['samples']} {one['lowering']}"
 
 
 def main() -> None:

@@ -17,10 +17,14 @@ import sympy
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ..engine.dtypes import dtype_of
-from ..lowering.domain import product
+from ..engine.loop_choices import LoopChoices
+from ..lowering.domain import estimate, product
+from ..lowering.guards import ASSERTIONS, Refusal
 from ..lowering.index import Size, row_major
 from ..lowering.loops import Buffer, Extern, Nest, Program, SizeValue, View
+from ..lowering.placement import placement_problems
 from ..lowering.plan import plan
+from ..lowering.verify import refuse
 from .build import Unit, build_library
 from .entry import ENTRY, Around, Call, KernelCall, PythonCall, ShimCall, emit_entry, shim_slot
 from .externs import Operands, Route, emit_call, find_route, views_in
@@ -29,6 +33,7 @@ from .gemm import Pick, pick_route
 from .instance import Blueprint, Instance, PythonStep, Slot, lower_argument
 from .kernels import Kernel, KernelUse, emit_kernels, make_units
 from .launch import Runner, find_runner
+from .lockstep import CompiledParts
 from .numbers import Numbers, plain
 from .shims import ready
 from .symbols import Bind, bind_symbols
@@ -42,11 +47,15 @@ class CompileOptions:
     """`shims`: let the entry call ATen directly; off, every extern runs through Python.
     `measure_gemm`: take oneDNN for matrix products where it is measured to be faster; it may
     round differently from eager. `lasting` names inputs that the caller keeps anyway
-    (parameters), so that letting them go early gains nothing."""
+    (parameters), so that letting them go early gains nothing. `verify`: check the memory plan,
+    and keep what a check of the first call needs. `loops`: those of the target "cpu" unless
+    given."""
 
     shims: bool = True
     measure_gemm: bool = True
     lasting: frozenset[str] = frozenset()
+    verify: bool = False
+    loops: LoopChoices | None = None
 
 
 @dataclass(frozen=True)
@@ -74,11 +83,13 @@ class CompiledGraph:
         externs: Sequence[ExternInfo],
         source: str,
         runner: Runner,
+        parts: CompiledParts | None = None,
     ) -> None:
         self._boxed_call = True  # on the instance: torch copies it to wrappers from there
         self.kernels = tuple(kernels)
         self.externs = tuple(externs)
         self.source = source
+        self.parts = parts
         self._blueprint = blueprint
         self._symbols = symbols
         self._runner = runner
@@ -135,7 +146,7 @@ def _compile(
     program = _assign_roles(program, routes)
     numbers = Numbers()
     operands = Operands(program.buffers, numbers)
-    kernels, uses = emit_kernels(_nests(program), program.buffers, scalars)
+    kernels, uses = emit_kernels(_nests(program), program.buffers, scalars, options.loops)
     shims = sorted({route.shim.symbol for route in routes.values()})
     calls = _make_calls(program, routes, uses, operands, numbers, shims)
     around, drops = _surround(program, routes, _touched(program, uses), operands, options)
@@ -143,11 +154,15 @@ def _compile(
     units = [*make_units(kernels, os.cpu_count() or 1), Unit(entry, entry)]
     library = ctypes.CDLL(str(build_library(units, compile_flags())))
     blueprint = _make_blueprint(program, drops, operands, numbers, shims, library)
+    parts = None
+    if options.verify:
+        refuse("plan", placement_problems(program, blueprint.arena, _usual_sizes(program)))
+        parts = CompiledParts(program, tuple(uses), library)
     symbols = numbers.symbols()
     bind = bind_symbols(program, symbols) if symbols else None
     source = "\n".join(unit.shown for unit in units)
     externs = _describe(program, routes, picks)
-    return CompiledGraph(blueprint, bind, kernels, externs, source, find_runner())
+    return CompiledGraph(blueprint, bind, kernels, externs, source, find_runner(), parts)
 
 
 # Steps of `compile_program`.
@@ -215,8 +230,22 @@ def _make_calls(
             lines = emit_call(route, step.outs, operands, numbers, shim=slot, step=number)
             calls.append(ShimCall(f"{step.target} by {route.shim.symbol}", tuple(lines)))
         else:
-            calls.append(PythonCall(str(step.target).split("\n")[0]))
+            label = str(step.target).split("\n")[0]
+            calls.append(PythonCall(label, _flags(step, program, operands)))
     return calls
+
+
+def _flags(step: Extern, program: Program, operands: Operands) -> tuple[int, ...]:
+    """The buffers of one bool that an extern does nothing about where all are true."""
+    asked: Any = ()
+    if isinstance(step.target, Refusal):
+        asked = step.args[0]
+    elif step.target in ASSERTIONS:
+        asked = step.args[:1]
+    buffers = [program.buffers[view.buffer] for view in views_in(asked)]
+    if not all(buffer.dtype == "bool" and buffer.shape == () for buffer in buffers):
+        return ()
+    return tuple(operands.slot(buffer.name) for buffer in buffers)
 
 
 def _make_blueprint(
@@ -238,7 +267,7 @@ def _make_blueprint(
         whole = operands.whole(buffer.name) if named else None
         elements = numbers.add(_elements(buffer)) if buffer.role == "temp" else 0
         slots.append(Slot(buffer.name, dtype_of(buffer.dtype), buffer.role, elements, whole))
-    outputs = tuple(_output(value, operands, numbers) for value in program.outputs)
+    outputs = _outputs(program, operands, numbers)
     constants = {operands.slot(name): tensor for name, tensor in program.constants.items()}
     return Blueprint(
         inputs=tuple(
@@ -271,6 +300,15 @@ def _python_step(step: Extern, operands: Operands, numbers: Numbers) -> PythonSt
     )
 
 
+def _outputs(program: Program, operands: Operands, numbers: Numbers) -> tuple[tuple[str, Any], ...]:
+    found: list[tuple[str, Any]] = []
+    for place, value in enumerate(program.outputs):
+        output = _output(value, operands, numbers)
+        again = output[0] == "tensor" and output in found and place in program.apart
+        found.append(("view", output[1]) if again else output)
+    return tuple(found)
+
+
 def _output(value: Any, operands: Operands, numbers: Numbers) -> tuple[str, Any]:
     if isinstance(value, View):
         return "tensor", operands.add(value)
@@ -292,6 +330,15 @@ def _elements(buffer: Buffer) -> Size:
     return plain(total)
 
 
+def _usual_sizes(program: Program) -> dict[str, int]:
+    """Bytes of each temporary buffer, with a usual size for every symbol."""
+    return {
+        name: max(estimate(_elements(buffer)), 0) * dtype_of(buffer.dtype).itemsize
+        for name, buffer in program.buffers.items()
+        if buffer.role == "temp"
+    }
+
+
 def _describe(
     program: Program, routes: Mapping[int, Route], picks: Mapping[int, Pick]
 ) -> list[ExternInfo]:
@@ -305,7 +352,7 @@ def _describe(
             picks.get(number),
         )
         for number, step in enumerate(program.steps)
-        if isinstance(step, Extern)
+        if isinstance(step, Extern) and not isinstance(step.target, Refusal)
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..engine.loop_choices import LoopChoices
 from ..engine.rule import ScalarEntry
 from ..lowering.loops import Buffer, Nest
 from .cpp_columns import ColumnWriter
@@ -28,14 +29,17 @@ class KernelText:
 
 
 def emit_nest(
-    nest: Nest, buffers: Mapping[str, Buffer], scalars: Mapping[str, ScalarEntry]
+    nest: Nest,
+    buffers: Mapping[str, Buffer],
+    scalars: Mapping[str, ScalarEntry],
+    loops: LoopChoices | None = None,
 ) -> KernelText:
-    """The C++ function of `nest`.
+    """The C++ function of `nest`. `loops` are those of the target "cpu" unless given.
 
     Raises MissingScalar for a scalar op without a C++ spelling and UnsupportedSize for a
     symbolic size without one.
     """
-    kernel = Kernel(nest, buffers, scalars)
+    kernel = Kernel(nest, buffers, scalars, loops)
     plan = plan_loops(kernel)
     writer = ColumnWriter(kernel, plan) if plan.shape == "column" else RowWriter(kernel, plan)
     writer.write()

@@ -17,14 +17,14 @@ from .cpp_passes import Pass
 from .cpp_plan import Loop, LoopPlan
 from .cpp_reduce import Accumulator, accumulator
 from .cpp_rows import RowWriter
+from .cpp_scan import running_values
 from .passes import store_roots
-
-_CHUNKS = 16  # pieces of a split reduction; each has a row of lanes on the stack
-_ROWS = 256  # rows summed before the sum is added to a wider one
 
 
 class ColumnWriter(RowWriter):
     """One kernel whose innermost loop walks lanes of a parallel axis."""
+
+    scan_place = "[lane]"
 
     def __init__(self, kernel: Kernel, plan: LoopPlan) -> None:
         super().__init__(kernel, plan)
@@ -77,6 +77,7 @@ class ColumnWriter(RowWriter):
             return
         stretches = self._row_stretches()
         found = [accumulator(s, kernel.fresh("r"), stretches) for s in step.reductions]
+        self.declare_scans(step)
         if self.plan.split:
             self._split_columns(step, found)
         else:
@@ -122,7 +123,7 @@ class ColumnWriter(RowWriter):
             if loop.axis is None or not isinstance(loop.axis.size, int):
                 return True
             rows *= loop.axis.size
-        return rows > _ROWS
+        return rows > self.kernel.loops.column_rows
 
     def _declare_lanes(self, found: Sequence[Accumulator], part: bool = False) -> None:
         chosen = [item for item in found if item.wide or not part]
@@ -140,17 +141,30 @@ class ColumnWriter(RowWriter):
                 if item.is_arg:
                     self.kernel.write(f"{name}_at[lane] = -1;")
 
+    def declare_scans(self, step: Pass) -> None:
+        self.running = running_values(step.scans, lambda: self.kernel.fresh("q"))
+        states = [state for running in self.carried() for state in running.states]
+        if not states:
+            return
+        width = self.plan.width
+        for kind, name, _ in states:
+            self.kernel.write(f"alignas(64) {kind} {name}[{width}];")
+        with self.kernel.block(f"for (int64_t lane = 0; lane < {width}; lane++)"):
+            for _, name, first in states:
+                self.kernel.write(f"{name}[lane] = {first};")
+
     def _split_columns(self, step: Pass, found: Sequence[Accumulator]) -> None:
         """Chunks of the outermost reduced axis on all threads; their lanes joined in order."""
         kernel, first, width = self.kernel, self.plan.inner[0], self.plan.width
+        chunks = kernel.loops.column_chunks
         for item in found:
-            kernel.write(f"{item.type()} {item.name}_parts[{_CHUNKS}][{width}];")
+            kernel.write(f"{item.type()} {item.name}_parts[{chunks}][{width}];")
             if item.is_arg:
-                kernel.write(f"int64_t {item.name}_parts_at[{_CHUNKS}][{width}];")
+                kernel.write(f"int64_t {item.name}_parts_at[{chunks}][{width}];")
         kernel.write(self.plan.split)
-        with kernel.block(f"for (int64_t chunk = 0; chunk < {_CHUNKS}; chunk++)"):
-            kernel.write(f"const int64_t low = {first.stop} * chunk / {_CHUNKS};")
-            kernel.write(f"const int64_t high = {first.stop} * (chunk + 1) / {_CHUNKS};")
+        with kernel.block(f"for (int64_t chunk = 0; chunk < {chunks}; chunk++)"):
+            kernel.write(f"const int64_t low = {first.stop} * chunk / {chunks};")
+            kernel.write(f"const int64_t high = {first.stop} * (chunk + 1) / {chunks};")
             self._declare_lanes(found)
             piece = Loop(first.var, "low", "high", 1, first.axis)
             self._column_loops(step, found, (piece, *self.plan.inner[1:]))
@@ -165,7 +179,7 @@ class ColumnWriter(RowWriter):
             return
         self._declare_lanes(found)
         with (
-            kernel.block(f"for (int64_t chunk = 0; chunk < {_CHUNKS}; chunk++)"),
+            kernel.block(f"for (int64_t chunk = 0; chunk < {chunks}; chunk++)"),
             self._each_lane(),
         ):
             for item in found:
@@ -187,7 +201,7 @@ class ColumnWriter(RowWriter):
     def _column_loops(
         self, step: Pass, found: Sequence[Accumulator], loops: tuple[Loop, ...]
     ) -> None:
-        kernel = self.kernel
+        kernel, rows = self.kernel, self.kernel.loops.column_rows
         wide = [item for item in found if item.wide]
         with ExitStack() as outside:
             for loop in loops[:-1]:
@@ -195,8 +209,8 @@ class ColumnWriter(RowWriter):
             last = loops[-1] if loops else Loop("once", "0", "1")
             if wide:
                 name = f"{last.var}_from"
-                outside.enter_context(kernel.block(Loop(name, last.start, last.stop, _ROWS).head))
-                stop = f"eq_min<int64_t>({name} + {_ROWS}, {last.stop})"
+                outside.enter_context(kernel.block(Loop(name, last.start, last.stop, rows).head))
+                stop = f"eq_min<int64_t>({name} + {rows}, {last.stop})"
                 kernel.write(f"const int64_t {last.var}_to = {stop};")
                 self._declare_lanes(wide, part=True)
                 last = Loop(last.var, name, f"{last.var}_to", 1, last.axis)

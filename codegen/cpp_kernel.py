@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from ..engine.loop_choices import LoopChoices
 from ..engine.rule import ScalarEntry
+from ..engine.target import load_target
 from ..lowering.index import Axis, Index, flatten
 from ..lowering.loops import Buffer, Nest, Scalar, Store
 from . import cpp_types
@@ -35,8 +37,10 @@ class Kernel:
         nest: Nest,
         buffers: Mapping[str, Buffer],
         scalars: Mapping[str, ScalarEntry],
+        loops: LoopChoices | None = None,
     ) -> None:
         self.nest = nest
+        self.loops = loops or load_target("cpu").loops
         self.buffers = buffers
         self.scalars = scalars
         self.analysis: Analysis = analyse(nest)
@@ -138,9 +142,8 @@ class Kernel:
         place = self.place(store.buffer, store.index)
         dtype = self.buffers[store.buffer].dtype
         value = cpp_types.cast(self.name(store.value), store.value.dtype, dtype)
-        if store.mode == "add":
-            sign = "|" if dtype == "bool" else "+"
-            value = f"{cpp_types.load(dtype, place)} {sign} {value}"
+        if store.mode != "set":
+            value = cpp_types.joined(store.mode, cpp_types.load(dtype, place), value, dtype)
             word = cpp_types.packed(f"({value})", dtype)
         elif value in self.unrounded:
             word = cpp_types.packed(self.unrounded[value], dtype)

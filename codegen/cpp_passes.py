@@ -18,10 +18,6 @@ from .cpp_plan import LoopPlan
 from .passes import needed, store_roots
 from .scalars import cost
 
-ROW_LIMIT = 65536  # elements of one row buffer: measured faster up to the size of L2
-_ROW_BYTES = 262144  # of all row buffers of a nest: they live on the thread's stack
-_DEAR = 4.0  # flops from which on a value is worth a store and a load
-
 
 @dataclass(frozen=True)
 class Pass:
@@ -36,6 +32,11 @@ class Pass:
     steady: tuple[Scalar, ...]
     kept: tuple[Scalar, ...] = ()
     reread: tuple[Scalar, ...] = ()
+
+    @property
+    def scans(self) -> tuple[Scalar, ...]:
+        """Those of `varying` that carry a value from point to point."""
+        return tuple(scalar for scalar in self.varying if scalar.op == "scan")
 
     @property
     def loops(self) -> bool:
@@ -103,7 +104,7 @@ def _roots(reductions: Iterable[Scalar], stores: Iterable[Store]) -> list[Scalar
 
 def _choose_kept(kernel: Kernel, plan: LoopPlan, moving: frozenset[Axis]) -> set[int]:
     """Dear values that a later pass reads again; simulates the passes once."""
-    room = _row_elements(plan)
+    room = _row_elements(kernel, plan)
     if room is None or kernel.analysis.passes < 2 or plan.shape == "point":
         return set()
     dear = {
@@ -111,7 +112,7 @@ def _choose_kept(kernel: Kernel, plan: LoopPlan, moving: frozenset[Axis]) -> set
         for s in kernel.analysis.order
         if _moves(kernel, s, moving)
         and s.op not in ("load", "const", "index", "reduce", "cast")
-        and cost(kernel.scalars, s) >= _DEAR
+        and cost(kernel.scalars, s) >= kernel.loops.dear
     }
     done, hits = set[int](), set[int]()
 
@@ -123,7 +124,7 @@ def _choose_kept(kernel: Kernel, plan: LoopPlan, moving: frozenset[Axis]) -> set
     for level in range(kernel.analysis.passes):
         found = needed(_roots(_reductions(kernel, level), _stores(kernel, level)), stop)
         done.update(found & dear.keys())
-    chosen, room_left = set[int](), _ROW_BYTES
+    chosen, room_left = set[int](), kernel.loops.row_bytes
     for key, scalar in dear.items():
         width = 8 if scalar.dtype in ("f64", "i64") else 4
         if key in hits and room * width <= room_left:
@@ -132,14 +133,14 @@ def _choose_kept(kernel: Kernel, plan: LoopPlan, moving: frozenset[Axis]) -> set
     return chosen
 
 
-def _row_elements(plan: LoopPlan) -> int | None:
+def _row_elements(kernel: Kernel, plan: LoopPlan) -> int | None:
     """Elements of a row buffer, or None where that is unknown or too many."""
     total = plan.width if plan.lanes is not None else 1
     for loop in plan.inner:
         if loop.axis is None or not isinstance(loop.axis.size, int):
             return None
         total *= loop.axis.size
-    return total if 0 < total <= ROW_LIMIT else None
+    return total if 0 < total <= kernel.loops.row_elements else None
 
 
 def row_type(scalar: Scalar) -> str:

@@ -10,23 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..engine.loop_choices import LoopChoices
+from ..lowering.collisions import private_axes
 from ..lowering.index import Axis, Size
-from ..lowering.loops import Scalar, operands
-from .cpp_access import Access, accesses, private_axes
+from ..lowering.loops import Scalar, gathered, operands
+from ..lowering.relate import counts_positions
+from .cpp_access import Access, accesses
 from .cpp_kernel import Kernel
 from .scalars import cost
-
-# Work (in flops) below which threads cost more than they save.
-PARALLEL_WORK = 32768
-STRETCH = 4096  # elements summed before the sum is added to a wider one
-SEARCH = 512  # elements whose extreme is found before its place
-CHUNKS = 64  # pieces of a reduction that is split over threads
-_ENOUGH_POINTS = 8
-_COLLAPSE_POINTS = 64
-TILE = 64
-_LANES = 128
-_WIDEST = 1024
-_LANE_BLOCK = 16384  # elements of a block of lanes that several passes walk
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,7 @@ class LoopPlan:
     outer: tuple[Loop, ...]
     inner: tuple[Loop, ...]
     lanes: Axis | None = None
-    width: int = _LANES
+    width: int = 0
     parallel: str = ""
     collapse: int = 0
     split: str = ""
@@ -69,10 +60,10 @@ def plan_loops(kernel: Kernel) -> LoopPlan:
     axes = [axis for axis in kernel.nest.axes if kernel.axes[axis] != "0"]
     raxes = [axis for axis in kernel.nest.raxes if kernel.axes[axis] != "0"]
     found = accesses(kernel)
-    private = private_axes(kernel)
+    private = private_axes(kernel.nest, kernel.buffers)
     if not kernel.nest.raxes:
         return _plan_points(kernel, axes, found, private)
-    lanes = _lane_axis(axes, raxes, found) if private is None else None
+    lanes = _lane_axis(kernel.loops, axes, raxes, found) if private is None else None
     if lanes is not None:
         return _plan_columns(kernel, axes, raxes, lanes, found)
     return _plan_rows(kernel, axes, raxes, found, private)
@@ -93,10 +84,10 @@ def _flops(kernel: Kernel) -> int:
     return max(1, round(sum(cost(kernel.scalars, scalar) for scalar in kernel.analysis.order)))
 
 
-def _threads(kernel: Kernel, collapse: int, pieces: Size = _ENOUGH_POINTS) -> str:
+def _threads(kernel: Kernel, collapse: int, pieces: Size | None = None) -> str:
     """The `parallel for` pragma where the work of the nest pays for threads, else ""."""
     work = _product([*kernel.nest.axes, *kernel.nest.raxes]) * _flops(kernel)
-    if isinstance(work, int) and work < PARALLEL_WORK:
+    if isinstance(work, int) and work < kernel.loops.parallel_work:
         return ""
     if isinstance(pieces, int) and pieces < 2:
         return ""
@@ -104,15 +95,15 @@ def _threads(kernel: Kernel, collapse: int, pieces: Size = _ENOUGH_POINTS) -> st
     if collapse > 1:
         text += f" collapse({collapse})"
     if not isinstance(work, int):
-        text += f" if ({kernel.printer.size(work)} >= {PARALLEL_WORK})"
+        text += f" if ({kernel.printer.size(work)} >= {kernel.loops.parallel_work})"
     return text
 
 
-def _collapsed(sizes: Sequence[Size]) -> int:
+def _collapsed(kernel: Kernel, sizes: Sequence[Size]) -> int:
     """How many outermost loops share their points among threads."""
     points = 1
     for place, size in enumerate(sizes):
-        if points >= _COLLAPSE_POINTS:
+        if points >= kernel.loops.collapse_points:
             return place
         points *= size if isinstance(size, int) else 1
     return len(sizes)
@@ -143,18 +134,18 @@ def _plan_points(
 ) -> LoopPlan:
     if not axes:
         return LoopPlan("point", (), ())
+    if private is not None:
+        return _plan_scatter(kernel, axes, found, private)
     vector = _vector_axis(axes, found)
     others = [axis for axis in axes if axis != vector]
     inside = frozenset({vector})
-    if private is not None:
-        return _plan_scatter(kernel, others, vector, private)
-    crossing = _crossing_axis(others, vector, found)
+    crossing = _crossing_axis(kernel, others, vector, found)
     if crossing is not None:
         return _plan_tiles(kernel, others, vector, crossing)
     points = _product(others)
-    if isinstance(points, int) and points < _ENOUGH_POINTS:
-        tile, inner = _tiles(kernel, vector, STRETCH)
-        pieces = points if _small(vector.size, STRETCH) else _ENOUGH_POINTS
+    if isinstance(points, int) and points < kernel.loops.few_points:
+        tile, inner = _tiles(kernel, vector, kernel.loops.stretch)
+        pieces = points if _small(vector.size, kernel.loops.stretch) else kernel.loops.few_points
         pragma = _threads(kernel, len(others) + 1, pieces)
         if pragma and pieces != points:
             outer = (*(_loop(kernel, axis) for axis in others), tile)
@@ -174,7 +165,7 @@ def _loops_as_given(
     inside: frozenset[Axis],
     simd: bool = True,
 ) -> LoopPlan:
-    collapse = _collapsed([axis.size for axis in outer])
+    collapse = _collapsed(kernel, [axis.size for axis in outer])
     pragma = _threads(kernel, collapse, _product(outer))
     loops = tuple(_loop(kernel, axis) for axis in outer)
     return LoopPlan(
@@ -183,35 +174,46 @@ def _loops_as_given(
 
 
 def _plan_scatter(
-    kernel: Kernel, others: list[Axis], vector: Axis, private: frozenset[Axis]
+    kernel: Kernel, axes: list[Axis], found: list[Access], private: frozenset[Axis]
 ) -> LoopPlan:
-    """Points may collide: only axes that keep to places of their own are shared out."""
+    """Points may collide: only axes that keep to places of their own are shared out, and the
+    others run in order."""
+    in_order = [axis for axis in axes if axis not in private]
+    vector = _vector_axis([axis for axis in axes if axis not in in_order[:-1]], found)
+    others = [axis for axis in axes if axis != vector]
     inside = frozenset({vector})
     shared = [axis for axis in others if axis in private]
     rest = [axis for axis in others if axis not in private]
-    simd = vector in private
+    # Vectors that are scattered are slower than numbers, above all where the next ones read them.
+    simd = vector in private and not _scatters_along(kernel, vector)
     inner: tuple[Loop, ...] = (_loop(kernel, vector),)
     if shared:
-        collapse = _collapsed([axis.size for axis in shared])
+        collapse = _collapsed(kernel, [axis.size for axis in shared])
         pragma = _threads(kernel, collapse, _product(shared))
         loops = tuple(_loop(kernel, axis) for axis in (*shared, *rest))
         depth = collapse if pragma else 0
         return LoopPlan("point", loops, inner, None, 0, pragma, depth, simd=simd, inside=inside)
-    pragma = _threads(kernel, 1) if simd and not _small(vector.size, _LANES) else ""
+    pragma = _threads(kernel, 1) if simd and not _small(vector.size, kernel.loops.lanes) else ""
     loops = tuple(_loop(kernel, axis) for axis in rest)
     if pragma:  # every thread walks all points, for its own stretch of the vector axis
-        tile, last = _tiles(kernel, vector, _LANES)
+        tile, last = _tiles(kernel, vector, kernel.loops.lanes)
         return LoopPlan("point", (tile, *loops), (last,), None, 0, pragma, 1, inside=inside)
     return LoopPlan("point", loops, inner, None, 0, "", 0, simd=simd, inside=inside)
+
+
+def _scatters_along(kernel: Kernel, axis: Axis) -> bool:
+    """Whether neighbours along `axis` are stored at places read from memory."""
+    places = (part for store in kernel.nest.stores for part in gathered(store.index))
+    return any(axis in kernel.analysis.varies[id(part)] for part in places)
 
 
 def _plan_tiles(kernel: Kernel, others: list[Axis], vector: Axis, crossing: Axis) -> LoopPlan:
     """Some load runs along another axis than the stores: walk square tiles of both."""
     rest = [axis for axis in others if axis != crossing]
-    across, row = _tiles(kernel, crossing, TILE)
-    along, inner = _tiles(kernel, vector, TILE)
+    across, row = _tiles(kernel, crossing, kernel.loops.tile)
+    along, inner = _tiles(kernel, vector, kernel.loops.tile)
     loops = (*(_loop(kernel, axis) for axis in rest), across, along, row)
-    collapse = min(len(rest) + 2, max(1, _collapsed([*(axis.size for axis in rest), 8, 8])))
+    collapse = min(len(rest) + 2, max(1, _collapsed(kernel, [*(axis.size for axis in rest), 8, 8])))
     pragma = _threads(kernel, collapse)
     depth = collapse if pragma else 0
     inside = frozenset({vector})
@@ -250,16 +252,19 @@ def _vector_axis(axes: Sequence[Axis], found: Sequence[Access]) -> Axis:
     return axes[max(range(len(axes)), key=score)]
 
 
-def _crossing_axis(others: Sequence[Axis], vector: Axis, found: Sequence[Access]) -> Axis | None:
+def _crossing_axis(
+    kernel: Kernel, others: Sequence[Axis], vector: Axis, found: Sequence[Access]
+) -> Axis | None:
     """Another axis along which some load has unit stride, while it jumps along `vector`."""
-    if _small(vector.size, 15):
+    loops = kernel.loops
+    if _small(vector.size, loops.short_side - 1):
         return None
     for access in found:
         step = access.step(vector)
-        if access.is_store or step == 0 or _small(step, 7):
+        if access.is_store or step == 0 or _small(step, loops.short_step - 1):
             continue
         for axis in others:
-            if access.step(axis) == 1 and not _small(axis.size, 15):
+            if access.step(axis) == 1 and not _small(axis.size, loops.short_side - 1):
                 return axis
     return None
 
@@ -280,7 +285,7 @@ def _plan_rows(
     if private is not None:
         shared = [axis for axis in axes if axis in private]
         rest = [axis for axis in axes if axis not in private]
-        collapse = _collapsed([axis.size for axis in shared])
+        collapse = _collapsed(kernel, [axis.size for axis in shared])
         pragma = _threads(kernel, collapse, _product(shared)) if shared else ""
         loops = tuple(_loop(kernel, axis) for axis in (*shared, *rest))
         simd = bool(ordered) and ordered[-1] in private
@@ -295,31 +300,35 @@ def _plan_rows(
 
 def _split(kernel: Kernel, points: Size, raxes: Sequence[Axis]) -> str:
     """The pragma of chunk loops, where too few points share a long reduction."""
-    if not raxes or not _small(points, _ENOUGH_POINTS - 1) or _small(raxes[0].size, CHUNKS):
+    loops = kernel.loops
+    if not raxes or not _small(points, loops.few_points - 1) or _small(raxes[0].size, loops.chunks):
         return ""
+    if any(scalar.op == "scan" for scalar in kernel.analysis.order):
+        return ""  # a chunk needs the end of the one before it
     return _threads(kernel, 1)
 
 
 def _row_order(kernel: Kernel, raxes: list[Axis], found: Sequence[Access]) -> list[Axis]:
-    """The unit-stride axis goes last; arg-reductions need the order as given."""
-    kinds = {s.value for s in kernel.analysis.order if s.op == "reduce"}
-    if len(raxes) < 2 or kinds & {"argmax", "argmin"}:
+    """The unit-stride axis goes last; arg-reductions and scans need the order as given."""
+    if len(raxes) < 2 or counts_positions(kernel.nest):
         return raxes
     vector = _vector_axis(raxes, found)
     return [*(axis for axis in raxes if axis != vector), vector]
 
 
-def _lane_axis(axes: Sequence[Axis], raxes: Sequence[Axis], found: Sequence[Access]) -> Axis | None:
+def _lane_axis(
+    loops: LoopChoices, axes: Sequence[Axis], raxes: Sequence[Axis], found: Sequence[Access]
+) -> Axis | None:
     """A parallel axis that suits lanes better than any reduced axis suits a row loop."""
     reduced = [access for access in found if any(access.step(axis) != 0 for axis in raxes)]
     along_rows = sum(any(access.step(axis) == 1 for axis in raxes) for access in reduced)
     points = _product(raxes)
     best: tuple[int, Axis] | None = None
     for axis in axes:
-        if _small(axis.size, 3):
+        if _small(axis.size, loops.fewest_lanes - 1):
             continue
         lanes = sum(access.step(axis) == 1 for access in reduced)
-        if _small(points, 32):  # short rows: lanes win even where they skip elements
+        if _small(points, loops.short_rows):  # short rows: lanes win even where they skip elements
             lanes += sum(access.step(axis) == 2 for access in reduced)
             lanes += sum(access.step(axis) == 1 for access in reduced if not access.is_store)
         if lanes > along_rows and (best is None or lanes >= best[0]):
@@ -335,17 +344,17 @@ def _plan_columns(
     found: list[Access],
 ) -> LoopPlan:
     others = [axis for axis in axes if axis != lanes]
-    width = lane_width(lanes.size, _product(raxes), _walks(kernel, raxes))
+    width = lane_width(kernel.loops, lanes.size, _product(raxes), _walks(kernel, raxes))
     tile = Loop(f"{kernel.axes[lanes]}_tile", "0", kernel.size(lanes), width)
     outer = (*(_loop(kernel, axis) for axis in others), tile)
     ordered = _column_order(kernel, raxes, found)
     inner = tuple(_loop(kernel, axis) for axis in ordered)
     inside = frozenset({*raxes, lanes})
-    blocks = lanes.size // width if isinstance(lanes.size, int) else _ENOUGH_POINTS
+    blocks = lanes.size // width if isinstance(lanes.size, int) else kernel.loops.few_points
     split = _split(kernel, _product(others) * max(1, blocks), ordered)
     if split:
         return LoopPlan("column", outer, inner, lanes, width, split=split, inside=inside)
-    collapse = min(len(outer), 1 + _collapsed([axis.size for axis in others]))
+    collapse = min(len(outer), 1 + _collapsed(kernel, [axis.size for axis in others]))
     pragma = _threads(kernel, collapse, _product(others) * blocks)
     depth = collapse if pragma else 0
     return LoopPlan("column", outer, inner, lanes, width, pragma, depth, inside=inside)
@@ -363,8 +372,7 @@ def _walks(kernel: Kernel, raxes: Sequence[Axis]) -> int:
 
 def _column_order(kernel: Kernel, raxes: list[Axis], found: Sequence[Access]) -> list[Axis]:
     """Reduced axes with the longest step outermost, so that memory is walked forwards."""
-    kinds = {s.value for s in kernel.analysis.order if s.op == "reduce"}
-    if kinds & {"argmax", "argmin"}:
+    if counts_positions(kernel.nest):
         return raxes
 
     def longest(axis: Axis) -> int:
@@ -374,15 +382,15 @@ def _column_order(kernel: Kernel, raxes: list[Axis], found: Sequence[Access]) ->
     return sorted(raxes, key=longest, reverse=True)
 
 
-def lane_width(size: Size, rows: Size, passes: int) -> int:
+def lane_width(loops: LoopChoices, size: Size, rows: Size, passes: int) -> int:
     """Lanes per block. One pass over memory is fastest along whole rows; where later passes
     read a block again, it has to stay in cache. A divisor of a known size is best."""
-    widest = _WIDEST
+    widest = loops.widest_lanes
     if passes > 1:
-        fitting = _LANE_BLOCK // rows if isinstance(rows, int) and rows else 0
-        widest = max(64, min(fitting // 16 * 16, _WIDEST))
+        fitting = loops.lane_block // rows if isinstance(rows, int) and rows else 0
+        widest = min(widest, max(64, fitting // 16 * 16))
     if not isinstance(size, int):
-        return min(widest, _LANES)
+        return min(widest, loops.lanes)
     if size <= widest:
         return size
     good = [width for width in range(widest, widest // 4, -16) if size % width == 0]

@@ -11,20 +11,28 @@ from contextlib import ExitStack
 from ..lowering.index import Index, as_index
 from ..lowering.loops import Scalar, Store
 from . import cpp_types
+from .cpp_access import Access
 from .cpp_kernel import Kernel
 from .cpp_passes import Pass, plan_passes, row_type
-from .cpp_plan import CHUNKS, SEARCH, STRETCH, TILE, Loop, LoopPlan, crossing_loads
+from .cpp_plan import Loop, LoopPlan, crossing_loads
 from .cpp_reduce import Accumulator, accumulator
+from .cpp_region_loops import RegionWriter
+from .cpp_regions import plan_regions
+from .cpp_scan import Running, running_values
+from .passes import needed, store_roots
+from .scalars import cost
 
 
-class RowWriter:
+class RowWriter(RegionWriter):
     """One kernel whose innermost loop walks the reduced axes (or the vector axis)."""
 
+    scan_place = ""  # which entry of a scan's state belongs to the point
+
     def __init__(self, kernel: Kernel, plan: LoopPlan) -> None:
-        self.kernel = kernel
-        self.plan = plan
+        super().__init__(kernel, plan)
         self.passes = plan_passes(kernel, plan)
         self.rows: dict[int, str] = {}
+        self.running: dict[int, Running] = {}  # the scans of the pass being written
         self.row_size = "1"
 
     def write(self) -> None:
@@ -40,6 +48,10 @@ class RowWriter:
                 if self.plan.tile and depth == len(self.plan.outer) - 1:
                     self._stage_loads(*self.plan.tile)
             self.declare_rows()
+            regions = plan_regions(self.kernel, self.plan)
+            if regions is not None and len(self.passes) == 1:
+                self.write_regions(self.passes[0], regions)
+                return
             for step in self.passes:
                 self.write_pass(step)
 
@@ -64,24 +76,26 @@ class RowWriter:
     # ---- tiles ----
 
     def _stage_loads(self, row: Loop, column: Loop) -> None:
-        """Loads that run along `row` are copied into a tile first, so that memory is walked
+        """Loads that run along `row` are transposed into a tile first, so that memory is walked
         along its rows on both sides."""
-        kernel = self.kernel
-        row_at, column_at = f"{row.var} - {row.start}", f"{column.var} - {column.start}"
-        chosen = [s for s in crossing_loads(kernel, self.plan)]
-        names = {id(scalar): kernel.fresh("tile") for scalar in chosen}
-        for scalar in chosen:
-            kind = cpp_types.MEMORY_TYPES[scalar.dtype]
-            # Rows of a tile are padded: columns would all share one cache set otherwise.
-            kernel.write(f"alignas(64) {kind} {names[id(scalar)]}[{TILE}][{TILE} + 8];")
-        for scalar in chosen:
-            place = kernel.place(scalar.buffer or "", scalar.index)
-            with kernel.block(column.head):
-                kernel.write("#pragma omp simd")
-                with kernel.block(row.head):
-                    kernel.write(f"{names[id(scalar)]}[{column_at}][{row_at}] = {place};")
-        for scalar in chosen:
-            kernel.staged[id(scalar)] = f"{names[id(scalar)]}[{column_at}][{row_at}]"
+        kernel, tile = self.kernel, self.kernel.loops.tile
+        # Rows of a tile are padded: columns would all share one cache set otherwise.
+        pitch = f"{tile} + 8"
+        for scalar in crossing_loads(kernel, self.plan):
+            name, kind = kernel.fresh("tile"), cpp_types.MEMORY_TYPES[scalar.dtype]
+            position = kernel.position(scalar.buffer or "", scalar.index)
+            assert column.axis is not None
+            step = kernel.printer.size(Access(position, False).step(column.axis))
+            kernel.write(f"alignas(64) {kind} {name}[{tile}][{pitch}];")
+            with kernel.block(""):
+                lengths = [f"{loop.stop} - {loop.start}" for loop in (row, column)]
+                kernel.write(f"const int64_t rows = {lengths[0]}, columns = {lengths[1]};")
+                for loop in (row, column):
+                    kernel.write(f"const int64_t {loop.var} = {loop.start};")
+                place = kernel.place(scalar.buffer or "", scalar.index)
+                kernel.write(f"eq_transpose(&{place}, {step}, {name}[0], {pitch}, rows, columns);")
+            at = f"[{row.var} - {row.start}][{column.var} - {column.start}]"
+            kernel.staged[id(scalar)] = name + at
 
     # ---- row buffers ----
 
@@ -120,6 +134,7 @@ class RowWriter:
         if not step.loops:
             return
         found = [accumulator(s, kernel.fresh("r"), self._stretches()) for s in step.reductions]
+        self.declare_scans(step)
         if self.plan.split:
             self._write_split(step, found)
         else:
@@ -140,7 +155,10 @@ class RowWriter:
             return False
         size = loops[-1].axis.size
         return (
-            len(loops) > 1 or not isinstance(size, int) or size > STRETCH or bool(self.plan.split)
+            len(loops) > 1
+            or not isinstance(size, int)
+            or size > self.kernel.loops.stretch
+            or bool(self.plan.split)
         )
 
     def declare(self, found: Sequence[Accumulator], part: bool = False) -> None:
@@ -155,6 +173,17 @@ class RowWriter:
                 start = item.rank(item.init)
                 self.kernel.write(f"{item.rank_type} {name}_rank = {start};")
 
+    def declare_scans(self, step: Pass) -> None:
+        """The running values of the scans that a pass computes."""
+        self.running = running_values(step.scans, lambda: self.kernel.fresh("q"))
+        for running in self.carried():
+            for kind, name, first in running.states:
+                self.kernel.write(f"{kind} {name} = {first};")
+
+    def carried(self) -> list[Running]:
+        """Each running value of the pass once."""
+        return list(dict.fromkeys(self.running.values()))
+
     def _finish(self, item: Accumulator) -> None:
         kernel = self.kernel
         name = kernel.fresh()
@@ -165,14 +194,15 @@ class RowWriter:
     def _write_split(self, step: Pass, found: Sequence[Accumulator]) -> None:
         """Chunks of the outermost inner loop on all threads; their results joined in order."""
         kernel, first = self.kernel, self.plan.inner[0]
+        chunks = kernel.loops.chunks
         for item in found:
-            kernel.write(f"{item.type()} {item.name}_parts[{CHUNKS}];")
+            kernel.write(f"{item.type()} {item.name}_parts[{chunks}];")
             if item.is_arg:
-                kernel.write(f"int64_t {item.name}_parts_at[{CHUNKS}];")
+                kernel.write(f"int64_t {item.name}_parts_at[{chunks}];")
         kernel.write(self.plan.split)
-        with kernel.block(f"for (int64_t chunk = 0; chunk < {CHUNKS}; chunk++)"):
-            kernel.write(f"const int64_t low = {first.stop} * chunk / {CHUNKS};")
-            kernel.write(f"const int64_t high = {first.stop} * (chunk + 1) / {CHUNKS};")
+        with kernel.block(f"for (int64_t chunk = 0; chunk < {chunks}; chunk++)"):
+            kernel.write(f"const int64_t low = {first.stop} * chunk / {chunks};")
+            kernel.write(f"const int64_t high = {first.stop} * (chunk + 1) / {chunks};")
             self.declare(found)
             piece = Loop(first.var, "low", "high", 1, first.axis)
             self._write_loops(step, found, (piece, *self.plan.inner[1:]))
@@ -184,7 +214,7 @@ class RowWriter:
         if not found:
             return
         self.declare(found)
-        with kernel.block(f"for (int64_t chunk = 0; chunk < {CHUNKS}; chunk++)"):
+        with kernel.block(f"for (int64_t chunk = 0; chunk < {chunks}; chunk++)"):
             for item in found:
                 self._merge(item, f"{item.name}_parts[chunk]", f"{item.name}_parts_at[chunk]")
 
@@ -222,7 +252,11 @@ class RowWriter:
             if wide:
                 last = self._open_stretch(outside, last)
                 self.declare(wide, part=True)
-            self._vectorise(found)
+            if self._scans_in_lanes(step, found):
+                self._write_scan_loop(step, last)
+                return
+            if not step.scans:
+                self._vectorise(found)
             with kernel.block(last.head):
                 self._write_point(step, found)
             for item in wide:
@@ -230,13 +264,13 @@ class RowWriter:
 
     def _searches(self, step: Pass, found: Sequence[Accumulator]) -> bool:
         """Whether the pass does nothing but find the place of an extreme."""
-        alone = len(found) == 1 and not step.inner_stores and not step.kept
+        alone = len(found) == 1 and not (step.inner_stores or step.kept or step.scans)
         return alone and found[0].is_arg and self.plan.simd and found[0].dtype != "bool"
 
     def _write_search(self, step: Pass, item: Accumulator, outside: ExitStack, loop: Loop) -> None:
         """The extreme of a stretch in vectors; its place is looked up only where it wins."""
         kernel, kind = self.kernel, "max" if item.kind == "argmax" else "min"
-        last = self._open_stretch(outside, loop, SEARCH)
+        last = self._open_stretch(outside, loop, self.kernel.loops.search)
         argument = item.scalar.args[0]
         best = Accumulator(Scalar("reduce", (argument,), item.dtype, value=kind), kernel.fresh("r"))
         self.declare([best])
@@ -254,8 +288,9 @@ class RowWriter:
                 kernel.write(f"{place} = {self.flat_reduced()};")
                 kernel.write("break;")
 
-    def _open_stretch(self, outside: ExitStack, loop: Loop, length: int = STRETCH) -> Loop:
+    def _open_stretch(self, outside: ExitStack, loop: Loop, length: int = 0) -> Loop:
         """Cuts a long innermost loop into stretches; gives the loop over one."""
+        length = length or self.kernel.loops.stretch
         size = loop.axis.size if loop.axis is not None else None
         if isinstance(size, int) and size <= length and not self.plan.split:
             return loop
@@ -269,6 +304,63 @@ class RowWriter:
         if self.plan.simd and not any(item.is_arg for item in found):
             clauses = "".join(f" {item.clause}" for item in found)
             self.kernel.write(f"#pragma omp simd{clauses}")
+
+    def _scans_in_lanes(self, step: Pass, found: Sequence[Accumulator]) -> bool:
+        """Whether the loop is a scan in lanes: one half of its body computes what is scanned,
+        the other, which sees none of the values of the first, all that the scans give."""
+        scans = [self.running[id(scalar)] for scalar in step.scans]
+        if not scans or found or step.kept or not self.plan.simd:
+            return False
+        if not all(running.clause for running in scans):
+            return False
+        first, second = self._scan_halves(step)
+        again = [scalar for scalar in first if scalar in second]
+        return not any(s.op == "scan" for s in first) and all(
+            cost(self.kernel.scalars, scalar) < self.kernel.loops.dear for scalar in again
+        )
+
+    def _scan_halves(self, step: Pass) -> tuple[list[Scalar], list[Scalar]]:
+        """What varies before and after the scans, operands first."""
+        varying = {id(scalar) for scalar in step.varying}
+        kept = {id(scalar) for scalar in step.reread}
+        before = needed([s.args[0] for s in step.scans], lambda s: id(s) in kept)
+        ended = kept | self.running.keys()
+        after = needed(store_roots(step.inner_stores), lambda s: id(s) in ended)
+        order = self.kernel.analysis.in_order
+        return order(before & varying), order(after & varying)
+
+    def _write_scan_loop(self, step: Pass, loop: Loop) -> None:
+        kernel = self.kernel
+        first, second = self._scan_halves(step)
+        carried = self.carried()
+        kernel.write(f"#pragma omp simd {' '.join(str(running.clause) for running in carried)}")
+        with kernel.block(loop.head):
+            with kernel.block(""):
+                self._reread(step, self.row_place)
+                for scalar in first:
+                    kernel.define(scalar)
+                for running in carried:
+                    self._take_in(running)
+            kernel.write(f"#pragma omp scan inclusive({', '.join(r.name for r in carried)})")
+            with kernel.block(""):
+                self._reread(step, self.row_place)
+                for scalar in step.scans:
+                    self._define_scan(scalar)
+                for scalar in second:
+                    kernel.define(scalar)
+                self.write_stores(step.inner_stores)
+
+    def _take_in(self, running: Running) -> None:
+        value = self.kernel.name(running.operand)
+        for line in running.update(self.scan_place, value, self.flat_reduced()):
+            self.kernel.write(line)
+
+    def _define_scan(self, scalar: Scalar) -> None:
+        kernel, running = self.kernel, self.running[id(scalar)]
+        name = kernel.fresh()
+        kind = cpp_types.VALUE_TYPES[scalar.dtype]
+        kernel.write(f"const {kind} {name} = {running.result(scalar, self.scan_place)};")
+        kernel.names[id(scalar)] = name
 
     def _write_point(self, step: Pass, found: Sequence[Accumulator]) -> None:
         self.write_values(step, self.row_place)
@@ -288,15 +380,27 @@ class RowWriter:
     def write_values(self, step: Pass, place: Callable[[Scalar], str]) -> None:
         """Everything that varies within the pass, kept rows included."""
         kernel = self.kernel
+        self._reread(step, place)
+        taken: set[Running] = set()
+        for scalar in step.varying:
+            if scalar.op == "scan":
+                running = self.running[id(scalar)]
+                if running not in taken:
+                    taken.add(running)
+                    self._take_in(running)
+                self._define_scan(scalar)
+            else:
+                kernel.define(scalar)
+        for scalar in step.kept:
+            kernel.write(f"{place(scalar)} = {kernel.name(scalar)};")
+
+    def _reread(self, step: Pass, place: Callable[[Scalar], str]) -> None:
+        kernel = self.kernel
         for scalar in step.reread:
             name = kernel.fresh()
             kind = cpp_types.VALUE_TYPES[scalar.dtype]
             kernel.write(f"const {kind} {name} = {place(scalar)};")
             kernel.names[id(scalar)] = name
-        for scalar in step.varying:
-            kernel.define(scalar)
-        for scalar in step.kept:
-            kernel.write(f"{place(scalar)} = {kernel.name(scalar)};")
 
     def write_stores(self, stores: Sequence[Store]) -> None:
         for store in stores:

@@ -107,6 +107,15 @@ def cast(value: str, source: str, target: str) -> str:
     return f"({VALUE_TYPES[target]}){value}"
 
 
+def joined(mode: str, old: str, new: str, dtype: str) -> str:
+    """What a store of this mode leaves in place of `old`."""
+    if dtype == "bool":
+        return f"{old} {'|' if mode in ('add', 'max') else '&'} {new}"
+    if mode in ("max", "min"):  # of equal ones (0.0 and -0.0) the first stays
+        return f"eq_{mode}({new}, {old})"
+    return f"{old} {'+' if mode == 'add' else '*'} {new}"
+
+
 def lowest(dtype: str) -> str:
     """The identity of max."""
     return literal(-math.inf, dtype) if dtype in FLOATS else _LOWEST[dtype]

@@ -33,9 +33,11 @@ class ShimCall:
 
 @dataclass(frozen=True)
 class PythonCall:
-    """A call back into Python, by step number."""
+    """A call back into Python, by step number; with flags (buffers of one bool) only where
+    one of them is false."""
 
     label: str
+    flags: tuple[int, ...] = ()
 
 
 Call = KernelCall | ShimCall | PythonCall
@@ -89,5 +91,7 @@ def _emit(step: int, call: Call) -> list[str]:
             return [f"  {kernel}({', '.join(passed)});"]
         case ShimCall(label=label, lines=lines):
             return [f"  {{  // {label}", *(f"    {line}" for line in lines), "  }"]
-        case PythonCall(label=label):
-            return [f"  if (c->python(c, {step})) return {step + 1};  // {label}"]
+        case PythonCall(label=label, flags=flags):
+            wrong = " || ".join(f"!*(const bool *)p[{slot}]" for slot in flags)
+            test = f"({wrong}) && " if flags else ""
+            return [f"  if ({test}c->python(c, {step})) return {step + 1};  // {label}"]

@@ -4,6 +4,7 @@
 // Names start with eq_.
 #pragma once
 #include "eqsat_numbers.h"
+#include "eqsat_transpose.h"
 
 // ---- float32 functions ----
 

@@ -98,11 +98,13 @@ EQ_INLINE uint16_t eq_to_f16(float x) {  // x is representable
 
 template <class T>
 EQ_INLINE T eq_max(T a, T b) {
-  return (a > b) | (a != a) ? a : b;
+  T larger = a > b ? a : b;  // one test per choice: gcc gives up on `|` of two after a relu
+  return a != a ? a : larger;
 }
 template <class T>
 EQ_INLINE T eq_min(T a, T b) {
-  return (a < b) | (a != a) ? a : b;
+  T smaller = a < b ? a : b;
+  return a != a ? a : smaller;
 }
 template <class T>  // the number wins over nan
 EQ_INLINE T eq_fmax(T a, T b) {

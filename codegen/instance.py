@@ -95,7 +95,8 @@ class Blueprint:
     shims: tuple[str, ...]  # the graph's own, after those of the runtime
     steps: Mapping[int, PythonStep]
     drops: Mapping[int, tuple[int, ...]]  # after step: buffers whose tensors can be let go
-    outputs: tuple[tuple[str, Any], ...]  # ("value", v) | ("number", slot) | ("tensor", operand)
+    # ("value", v) | ("number", slot) | ("tensor", operand) | ("view", operand): a new view of it
+    outputs: tuple[tuple[str, Any], ...]
     constants: Mapping[int, torch.Tensor]
     entry: int  # address of the C entry
     library: Any = field(repr=False)
@@ -150,8 +151,8 @@ class Instance:
         codes: list[int] = []
         values: list[Any] = []
         for kind, what in self.blueprint.outputs:
-            operand = self.blueprint.operands[what] if kind == "tensor" else None
-            whole = operand is not None and operand.whole
+            operand = self.blueprint.operands[what] if kind in ("tensor", "view") else None
+            whole = kind == "tensor" and operand is not None and operand.whole
             codes.append(STATIC_OUTPUT if operand is None else MADE_OUTPUT)
             if whole and operand is not None:
                 codes[-1] = operand.buffer
@@ -184,7 +185,9 @@ class Instance:
 
     def make_output(self, position: int) -> Any:
         """A graph output that is a view."""
-        return self.tensor(self.blueprint.outputs[position][1])
+        kind, operand = self.blueprint.outputs[position]
+        found = self.tensor(operand)
+        return found if kind == "tensor" else reinterpret(found, *self._geometry(operand))
 
     def tensor(self, operand: int) -> Any:
         """The tensor for an operand: its buffer's own tensor, or a view of it."""

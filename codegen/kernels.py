@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from ..engine.loop_choices import LoopChoices
 from ..lowering.loops import Buffer, Nest, scalars
 from .build import Unit
 from .cache import digest
@@ -19,7 +20,7 @@ from .cpp import KernelText, emit_nest
 from .structure import structure
 
 KERNELS_PER_UNIT = 25
-_PLUMBING = frozenset({"load", "const", "index", "cast", "reduce"})
+_PLUMBING = frozenset({"load", "const", "index", "cast", "reduce", "scan"})
 _PRELUDE = '#include "eqsat_math.h"\n'
 
 
@@ -44,14 +45,17 @@ class KernelUse:
 
 
 def emit_kernels(
-    nests: Sequence[Nest], buffers: Mapping[str, Buffer], table: Mapping[str, Any]
+    nests: Sequence[Nest],
+    buffers: Mapping[str, Buffer],
+    table: Mapping[str, Any],
+    loops: LoopChoices | None = None,
 ) -> tuple[list[Kernel], list[KernelUse]]:
     """Distinct kernels in order of first use, and one `KernelUse` per nest."""
     kernels: dict[str, Kernel] = {}
     uses: list[KernelUse] = []
     memo: dict[Hashable, tuple[KernelText, tuple[str, ...]]] = {}
     for nest in nests:
-        emitted = _emit_once(nest, buffers, table, memo)
+        emitted = _emit_once(nest, buffers, (table, loops), memo)
         found = kernels.get(emitted.text)
         if found is None:
             name = f"k_{digest(emitted.text)[:8]}_{_label(nest)}"
@@ -72,14 +76,14 @@ def emit_kernels(
 def _emit_once(
     nest: Nest,
     buffers: Mapping[str, Buffer],
-    table: Mapping[str, Any],
+    how: tuple[Mapping[str, Any], LoopChoices | None],
     memo: dict[Hashable, tuple[KernelText, tuple[str, ...]]],
 ) -> KernelText:
     """The text for `nest`; that of an alike nest seen before, with buffers renamed."""
     key, names = structure(nest, buffers)
     found = memo.get(key)
     if found is None:
-        emitted = emit_nest(nest, buffers, table)
+        emitted = emit_nest(nest, buffers, *how)
         memo[key] = emitted, names
         return emitted
     emitted, others = found
@@ -121,8 +125,9 @@ def _label(nest: Nest) -> str:
     """A few words for what the nest computes: its reductions and last scalar ops."""
     words: list[str] = []
     for scalar in reversed(scalars(nest)):
-        word = str(scalar.value) if scalar.op == "reduce" else scalar.op
-        if (scalar.op == "reduce" or scalar.op not in _PLUMBING) and word not in words:
+        folds = {"reduce": str(scalar.value), "scan": f"running_{scalar.value}"}
+        word = folds.get(scalar.op, scalar.op)
+        if (scalar.op in folds or scalar.op not in _PLUMBING) and word not in words:
             words.append(word)
     kept = words[:3]
     return "_".join(reversed(kept)) or "copy"

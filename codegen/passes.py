@@ -58,6 +58,8 @@ def analyse(nest: Nest) -> Analysis:
             axes |= varies[id(operand)]
         for part in scalar.index:
             axes |= axes_of(part)
+        if scalar.op == "scan":
+            axes |= reduced
         varies[id(scalar)] = axes - reduced if scalar.op == "reduce" else axes
     stores = _store_levels(nest, order, level)
     reductions = [level[id(s)] + 1 for s in order if s.op == "reduce"]

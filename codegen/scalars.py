@@ -15,7 +15,7 @@ from .cpp_types import FLOATS, HALVES
 
 _ARGUMENT = re.compile(r"\$([a-z]\w*)")
 # Work of what is not a scalar op, in the unit of `ScalarEntry.cost`.
-_PLAIN_COST = {"const": 0.0, "index": 1.0, "load": 1.0, "cast": 1.0, "reduce": 1.0}
+_PLAIN_COST = {"const": 0.0, "index": 1.0, "load": 1.0, "cast": 1.0, "reduce": 1.0, "scan": 4.0}
 
 
 class MissingScalar(Exception):

@@ -68,6 +68,6 @@ class _Reader:
                 return "//", self.index(value), divisor
             case Remainder(value=value, divisor=divisor):
                 return "%", self.index(value), divisor
-            case Gathered(scalar=scalar, size=size):
+            case Gathered(scalar=scalar, size=size):  # a guard is no part of the kernel
                 return "[]", self.numbers[id(scalar)], size
         raise TypeError(f"unknown atom {atom!r}")

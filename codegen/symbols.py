@@ -39,6 +39,15 @@ def bind_symbols(program: Program, names: Sequence[str]) -> Bind:
     return bind
 
 
+def solve(size: sympy.Expr, value: int) -> int:
+    """The value of the one symbol of `size`, where the whole is `value`. Raises UnboundSymbol."""
+    symbol, text = _solve(size, "value")
+    if symbol is None:
+        raise UnboundSymbol(f"{size} = {value} tells no symbol")
+    found: int = eval(text, {"value": value})
+    return found
+
+
 def _sources(program: Program) -> Iterator[tuple[Size, str]]:
     """Sizes known at a call, best sources first: (size, Python text that reads it)."""
     tensors = []

@@ -35,6 +35,9 @@ def load_pack(name: str, paths: Sequence[str | Path], table: OpTable) -> RuleBoo
         book,
         rules=tuple(replace(rule, name=full_name(name, rule.name)) for rule in book.rules),
         fuse=tuple(replace(pair, name=full_name(name, pair.name)) for pair in book.fuse),
+        decompose=tuple(
+            replace(entry, name=full_name(name, entry.name)) for entry in book.decompose
+        ),
     )
     return replace(book, hash=content_hash(book))
 
@@ -46,13 +49,14 @@ def content_hash(book: RuleBook) -> str:
         *(f"{pair.kind} {pair.name}\0{pair.text}" for pair in book.fuse),
         *(f"scalar {entry.name}\0{entry.text}" for entry in book.scalars),
         *(f"op {entry.name}\0{entry.text}" for entry in book.ops),
+        *(f"decompose {entry.name}\0{entry.text}" for entry in book.decompose),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def places_of(book: RuleBook) -> str:
     """A hash of where the entries stand, which messages and reports show."""
-    groups = (book.rules, book.fuse, book.scalars, book.ops)
+    groups = (book.rules, book.fuse, book.scalars, book.ops, book.decompose)
     spans = (entry.span for entries in groups for entry in entries)
     places = "\0".join(f"{span.path}:{span.line}" for span in spans)
     return hashlib.sha256(places.encode()).hexdigest()
@@ -71,7 +75,7 @@ def merge_books(*books: RuleBook) -> RuleBook:
         for kind, name, span, same in _claims(book):
             other, what = taken.setdefault((kind, name), (span, same))
             if what != same:
-                hint = f"in {other}" if kind in ("rule", "fuse") else f"in {other}; {_ONCE}"
+                hint = f"in {other}" if kind in _PER_PACK else f"in {other}; {_ONCE}"
                 problems.error(span, "E607", f"the {kind} '{name}' is already defined", hint)
     if problems.failed:
         raise RuleErrors(problems.sorted("error"))
@@ -81,11 +85,13 @@ def merge_books(*books: RuleBook) -> RuleBook:
         tuple({pair.name: pair for book in books for pair in book.fuse}.values()),
         tuple(_first(entry for book in books for entry in book.scalars)),
         tuple(_first(entry for book in books for entry in book.ops)),
+        tuple({entry.name: entry for book in books for entry in book.decompose}.values()),
         digest.hexdigest(),
         tuple(warning for book in books for warning in book.warnings),
     )
 
 
+_PER_PACK = ("rule", "fuse", "decompose")  # kinds whose names have the pack in front
 _ONCE = "it has one meaning for all rules, so give yours a name of its own"
 
 
@@ -96,6 +102,8 @@ def _claims(book: RuleBook) -> Iterator[tuple[str, str, Span, object]]:
         yield "rule", rule.name, rule.span, rule.span
     for pair in book.fuse:
         yield "fuse", pair.name, pair.span, pair.span
+    for entry in book.decompose:
+        yield "decompose", entry.name, entry.span, entry.span
     for scalar in book.scalars:
         yield "scalar", scalar.name, scalar.span, scalar.text
     for op in book.ops:

@@ -21,6 +21,7 @@ from .termination import runs_away
 from .threads import one_thread
 from .trial import Trials
 from .witness import is_needed
+from .workers import Lost
 
 _ATTEMPTS = 4000  # draws of a structure before a rule counts as one that never fires
 _MISS_ATTEMPTS = 300
@@ -94,6 +95,17 @@ def check_rule(
     warnings += _warnings(trials, structures, measured)
     found = measured.float_class or rule.numerics.float_class
     return CheckResult(rule.name, (), tuple(warnings), count, found)
+
+
+def patience(examples: int) -> float:
+    """Seconds that the check of a rule may take; most take one."""
+    return 120.0 + examples
+
+
+def lost_text(lost: Lost) -> str:
+    """What is told of a rule whose check had no end of its own."""
+    last = f"\nIn this call:\n{lost.program}" if lost.program else ""
+    return f"checking it {lost.reason}{last}"
 
 
 def _spread(structures: list[Structure]) -> list[Structure]:

@@ -6,13 +6,15 @@ classes are those of `rule.NUMERICS`, tested as the rule language says.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 # Part of the scale that a reordered result may be off, besides m times the left side's error.
 # One rounding for half types: with a handful of elements the left side may be exact by luck
-# (`halves.py` holds all examples together to less).
+# (`halves.py` holds many examples together to less).
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 _EXACT_ENOUGH = 1e-12  # float64, where nothing wider is at hand
 _MULTIPLIER = {torch.float32: 2.0, torch.float16: 3.0, torch.bfloat16: 3.0}
@@ -21,8 +23,10 @@ _MULTIPLIER = {torch.float32: 2.0, torch.float16: 3.0, torch.bfloat16: 3.0}
 @dataclass(frozen=True)
 class Sides:
     """One result of both sides. `wide` is the left side in float64 without roundings, `scale`
-    the size of the inputs. With `only_places`, numbers are so large that only inf and nan are
-    compared. `soft` says that an op was met whose order of operations is not known."""
+    the size of the inputs. `late`, of half results, is the right side rounded no more often than
+    a rule can choose (`reference.LateWorld`). With `only_places`, numbers are so large that only
+    inf and nan are compared. `soft` says that an op was met whose order of operations is not
+    known."""
 
     left: torch.Tensor
     right: torch.Tensor
@@ -31,6 +35,7 @@ class Sides:
     overflow_is_fine: bool = False
     only_places: bool = False
     soft: bool = False
+    late: torch.Tensor | None = None
 
     @property
     def steady(self) -> bool:
@@ -71,6 +76,25 @@ def differs(sides: Sides, kind: str, rtol: float = 0.0, atol: float = 0.0) -> st
     return _too_far(sides, kind)
 
 
+def is_rounding(sides: Sides) -> bool:
+    """Whether results differ in finite numbers alone, in a dtype that float64 is wider than."""
+    left, right = sides.left, sides.right
+    alike = sides.is_float and (left.shape, left.dtype) == (right.shape, right.dtype)
+    if not alike or sides.only_places or _real(left).dtype not in _MULTIPLIER:
+        return False
+    return _places_differ(sides) is None
+
+
+def within(errors: Sequence[Sequence[float]], kind: str, sides: Sides) -> bool:
+    """Whether errors of the left and of the right side, as parts of the scale, are all together
+    as close as `kind` asks for; the dtype is that of `sides`."""
+    dtype = _real(sides.left).dtype
+    left, right = (
+        math.sqrt(sum(one[side] ** 2 for one in errors) / len(errors)) for side in (0, 1)
+    )
+    return right <= _factor(kind, dtype) * left + _allowance(kind, dtype)
+
+
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Equal bits, any nan being equal to any other."""
     return _first_difference(left, right, bits=True) is None
@@ -98,6 +122,10 @@ def tolerance(kind: str, dtype: torch.dtype, scale: float) -> float:
     if dtype is torch.float64:
         return _EXACT_ENOUGH * scale
     return _allowance(kind, dtype) * scale
+
+
+def _factor(kind: str, dtype: torch.dtype) -> float:
+    return 1.0 if kind == "fewer_roundings" else _MULTIPLIER[dtype]
 
 
 def _allowance(kind: str, dtype: torch.dtype) -> float:
@@ -163,21 +191,23 @@ def _too_far(sides: Sides, kind: str) -> str | None:
         error, limit = rms(right - left), _EXACT_ENOUGH * scale + torch.finfo(dtype).tiny
         return None if error <= limit else f"float64 results are {error:.3g} apart"
     error_left, error_right = rms(left - wide), rms(right - wide)
-    factor = 1.0 if kind == "fewer_roundings" else _MULTIPLIER[dtype]
     allowed = _allowance(kind, dtype) * scale + torch.finfo(dtype).tiny  # what underflow leaves
-    if error_right <= factor * error_left + allowed:
+    if error_right <= _factor(kind, dtype) * error_left + allowed:
         return None
     return f"error against float64 {error_right:.3g}, on the left {error_left:.3g}"
 
 
-def relative_errors(sides: Sides) -> tuple[float, float] | None:
-    """The errors of the left and of the right side against float64, as parts of the scale; None
-    where there is nothing to measure."""
-    left, right, wide = _usable(sides)
-    scale = max(rms(wide), sides.scale)
-    if left.numel() == 0 or scale == 0:
+def relative_errors(sides: Sides) -> tuple[float, float, float] | None:
+    """The errors against float64 of the left side, of the right side and of `late`, as parts of
+    the scale; None where there is nothing to measure."""
+    late = sides.right if sides.late is None else sides.late
+    wide, *results = (_real(t).double() for t in (sides.wide, sides.left, sides.right, late))
+    usable = torch.stack([result.isfinite() for result in (wide, *results)]).all(0)
+    scale = max(rms(wide[usable]), sides.scale)
+    if not bool(usable.any()) or scale == 0:
         return None
-    return rms(left - wide) / scale, rms(right - wide) / scale
+    left, right, least = (rms((result - wide)[usable]) / scale for result in results)
+    return left, right, least
 
 
 def _usable(sides: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -25,9 +25,13 @@ _LEADS: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (2, 0), (5, 7))
 _SPECIAL_FLOATS = (math.inf, math.nan, 0.0, -0.0, -math.inf, 1.0, 1e30)
 _SPECIAL_INTS = (0, 1, -1, 2)
 _MOST_TRIES = 40
-# Fillings that all tensors of an example, or one of them beside ordinary ones, hold once.
-_TOGETHER = ("special", "marked", "huge", "shifted", "scaled", "counting", "positive", "ones")
-_ALONE = ("special", "huge", "marked")
+# Fillings that all tensors of an example, or one of them beside ordinary ones, hold. Whether inf
+# or an overflow shows depends on sizes and signs: these are tried on several structures.
+_TOGETHER = (
+    *("special", "marked", "huge", "shifted", "scaled", "counting", "positive", "ones"),
+    *("huge", "huge", "huge"),
+)
+_ALONE = ("special", "huge", "marked", "special", "huge", "special", "huge")
 
 Filling = dict[str, tuple[str, int]]
 
@@ -46,10 +50,9 @@ def corner_structures(
 
 
 def corner_examples(structures: Sequence[Structure]) -> Iterator[tuple[Structure, Filling]]:
-    """Every structure once, with ordinary and special values in turn; then every filling in
-    all tensors at once, and the nasty ones in one tensor after the other."""
-    for place, structure in enumerate(structures):
-        kind = "special" if place % 2 else SMOOTH
+    """Every structure with ordinary and with special values; then every filling in all tensors
+    at once, and the nasty ones in one tensor after the other."""
+    for (place, structure), kind in itertools.product(enumerate(structures), (SMOOTH, "special")):
         yield structure, {name: (kind, place + at) for at, name in enumerate(structure.tensors)}
     filled = [structure for structure in structures if structure.has_elements]
     if not filled:
@@ -58,9 +61,10 @@ def corner_examples(structures: Sequence[Structure]) -> Iterator[tuple[Structure
     names = filled[0].tensors
     for place, kind in enumerate(_TOGETHER):
         yield next(turns), {name: (kind, place + at) for at, name in enumerate(names)}
-    for name, kind in itertools.product(names if len(names) > 1 else (), _ALONE):
-        plain = {other: (SMOOTH, at) for at, other in enumerate(names)}
-        yield next(turns), {**plain, name: (kind, len(plain))}
+    for place, kind in enumerate(_ALONE if len(names) > 1 else ()):
+        for name in names:
+            plain = {other: (SMOOTH, place + at) for at, other in enumerate(names)}
+            yield next(turns), {**plain, name: (kind, place + len(plain))}
 
 
 def _corners(rule: Rule) -> Iterator[dict[str, Any]]:

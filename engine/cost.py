@@ -60,7 +60,8 @@ _SECOND = 10**15
 
 class CostModel:
     """`cost` of nodes. `lowered` says which ops generated kernels cover, and as what:
-    "pointwise", "view", "creation", "reduction" or "indexed". The rest are calls into ATen."""
+    "pointwise", "view", "creation", "reduction", "indexed" or "scatter". The rest are calls into
+    ATen."""
 
     def __init__(self, target: Target, lowered: Mapping[str, str]) -> None:
         self.target = target
@@ -143,7 +144,7 @@ class CostModel:
             case "reduction":
                 work = sum(map(_count, inputs)) / target.scalar_flops
                 return target.reduction * target.launch + target.traffic(read) + work
-            case "indexed":
+            case "indexed" | "scatter":
                 return target.launch + target.traffic(2 * written)
         if op.name in PRODUCTS:
             shape = product_shape(op.name, inputs, out)

@@ -7,6 +7,7 @@ opaque ops see keeps its strides, and outputs share memory where, and only where
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from .egraph import LEAF
 from .encode import Encoding, value_of
-from .memory import Storages, dense_order, has_rows, same_layout, storage
+from .memory import Storages, dense_order, has_rows, same_layout, shares_memory, storage
 from .metadata import SYMBOLIC
 from .op import Op
 from .values import Values
@@ -86,6 +87,7 @@ class _Decoder:
         self.made: dict[int, fx.Node] = {}  # classes
         self.forms: dict[fx.Node, int] = {}  # the node of the e-graph that each stands for
         self.faithful: dict[fx.Node, fx.Node] = {}
+        self.based: dict[fx.Node, fx.Node] = {}  # originals, in memory that outputs share
         self.sizes: dict[Any, fx.Node] = {}
         nodes = encoding.gm.graph.nodes
         before = any("example_value" in node.meta and "val" not in node.meta for node in nodes)
@@ -187,7 +189,7 @@ class _Decoder:
             if symbol not in self.sizes:
                 self.sizes[symbol] = self._make_size(symbol)
             values[symbol] = fx.Proxy(self.sizes[symbol], tracer)
-        last = next(reversed(self.new.nodes), None)
+        last = next(iter(reversed(self.new.nodes)), None)
         result = sympy_interp(PythonReferenceAnalysis, values, expr)
         self._value_new(last)
         if not isinstance(result, fx.Proxy):
@@ -421,10 +423,14 @@ class _Decoder:
 
     def _output(self, node: fx.Node) -> None:
         pairs = Storages(self.env, self.key)
+        counts = Counter(storage(value_of(arg)) for arg in node.all_input_nodes)
         mapped: dict[fx.Node, Any] = {}
         for arg in node.all_input_nodes:
             made = self._operand(arg, True)
             if isinstance(made, fx.Node) and arg not in self.env:
+                place = storage(value_of(arg))
+                if place is not None and counts[place] > 1:
+                    self._base(arg, pairs)  # before its views, whatever their order
                 made = self._own_memory(arg, made, pairs)
             mapped[arg] = made
         args = map_arg(node.args, lambda arg: mapped[arg])
@@ -433,9 +439,36 @@ class _Decoder:
 
     def _own_memory(self, node: fx.Node, made: fx.Node, pairs: Storages) -> fx.Node:
         """`made`, or another form of it that shares memory with what `node` shared it with."""
-        if pairs.agree(value_of(node), made.meta[self.key]):
-            return made
-        again = pairs.shared(value_of(node))
-        made = self._again(node) if again else self._laid_out(made, node)
-        pairs.agree(value_of(node), made.meta[self.key])
+        if node in self.based or pairs.agree(value_of(node), made.meta[self.key]):
+            return self.based.get(node, made)
+        shared = pairs.shared(value_of(node))
+        made = self._base(node, pairs) if shared else self._laid_out(made, node)
+        if not pairs.agree(value_of(node), made.meta[self.key]):  # no plain copy looks like it
+            made = self._base(node, pairs)
+        if not pairs.agree(value_of(node), made.meta[self.key]):
+            raise DecodeError(f"the memory of {node.name} cannot be kept apart")
+        return made
+
+    def _base(self, node: fx.Node, pairs: Storages) -> fx.Node:
+        """`node`, made by the views that the original makes, from the memory that they are of."""
+        if node in self.env:
+            return self.env[node]
+        if node in self.based:
+            return self.based[node]
+        bases = [
+            arg for arg in node.all_input_nodes if shares_memory(value_of(arg), value_of(node))
+        ]
+        if bases:
+            mapped = {
+                arg: self._base(arg, pairs) if arg in bases else self._operand(arg, True)
+                for arg in node.all_input_nodes
+            }
+            made = self.new.node_copy(node, lambda arg: mapped[arg])
+            made.meta[self.key] = self.values.run(made)
+        else:
+            made = self._faithful(node)
+            if not pairs.agree(value_of(node), made.meta[self.key]):
+                made = self._laid_out(made, node)
+            pairs.agree(value_of(node), made.meta[self.key])
+        self.based[node] = made
         return made

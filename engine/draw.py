@@ -69,6 +69,11 @@ class Structure:
         return all(spec.numel for spec in self._specs())
 
     @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """The dtypes of all tensors."""
+        return frozenset(spec.dtype for spec in self._specs())
+
+    @property
     def weight(self) -> tuple[int, int, int]:
         """Smaller is simpler, for showing the simplest failure."""
         specs = self._specs()

@@ -17,7 +17,7 @@ from hypothesis import strategies
 from .corners import Filling, corner_examples
 from .draw import Structure
 from .fill import DRAWN
-from .halves import HalfErrors
+from .halves import HalfErrors, half_examples
 from .program import ALIASING, DISTRIBUTION, GRADIENTS, ROUNDING, VALUES, program_text
 from .simplify import simplest, simplified
 from .trial import Rejected, Trials
@@ -67,7 +67,7 @@ def run_examples(
         for structure, filling in corner_examples(structures):
             run.example(structure, filling)
         _draw(run, structures, seed, examples, shrink)
-        run.judge_halves()
+        run.judge_halves(structures)
     except _Wrong as wrong:
         return run.count, _plainest(trials, structures, wrong, shrink)
     except hypothesis.errors.Flaky as flaky:
@@ -99,7 +99,12 @@ class _Run:
             raise _Wrong(*found, structure, values)
         return True
 
-    def judge_halves(self) -> None:
+    def judge_halves(self, structures: Sequence[Structure]) -> None:
+        """Raises _Wrong where the right side rounds half types more often."""
+        if self.trials.rule.numerics.float_class != "reassociate":
+            return
+        for structure, filling in half_examples(structures):
+            self.example(structure, filling)
         found = self.halves.too_large()
         if found is not None:
             raise _Wrong(ROUNDING, *found)

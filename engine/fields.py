@@ -44,6 +44,7 @@ _NESTS = (
     FieldSpec("producer", "word", "The kind of nest that writes.", True, NEST_KINDS),
     FieldSpec("consumer", "word", "The kind of nest that reads.", True, NEST_KINDS),
 )
+_WORTH = FieldSpec("worth", "conditions", "When it pays; results are right either way.")
 _GAIN = FieldSpec("gain", "expression", "Bytes saved, as an expression over the pair.", True)
 
 KINDS: Mapping[str, tuple[FieldSpec, ...]] = {
@@ -73,10 +74,18 @@ KINDS: Mapping[str, tuple[FieldSpec, ...]] = {
         _REF,
         *_NESTS,
         _WHEN,
+        _WORTH,
         _GAIN,
     ),
     "forbid": (
         FieldSpec("forbid", "name", "Unique kebab-case name.", True),
+        _DOC,
+        _REF,
+        *_NESTS,
+        _WHEN,
+    ),
+    "avoid": (
+        FieldSpec("avoid", "name", "Unique kebab-case name.", True),
         _DOC,
         _REF,
         *_NESTS,
@@ -114,6 +123,13 @@ KINDS: Mapping[str, tuple[FieldSpec, ...]] = {
         FieldSpec("as", "expression", "The meaning through another op."),
         FieldSpec("layout", "word", "Which strides its operands may have.", False, LAYOUTS),
         FieldSpec("flops", "number", "Floating-point operations per element of the result."),
+    ),
+    "decompose": (
+        FieldSpec("decompose", "name", "Unique kebab-case name.", True),
+        _DOC,
+        _REF,
+        FieldSpec("aten", "words", "The ATen overloads that torch decomposes.", True),
+        FieldSpec("numerics", "numerics", "What may differ in the results.", True, NUMERICS),
     ),
 }
 
@@ -333,9 +349,9 @@ class Fields:
                     found[key.text] = expr
         return found
 
-    def conditions(self) -> tuple[Condition, ...]:
+    def conditions(self, name: str = "when") -> tuple[Condition, ...]:
         found: list[Condition] = []
-        for item in self._only_scalars(self.nodes("when"), "when"):
+        for item in self._only_scalars(self.nodes(name), name):
             expr = self.parsed(item, parse)
             if expr is not None:
                 found.append(Condition(expr, " ".join(item.text.split())))

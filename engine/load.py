@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .beside import check_rules
+from .borrowed import read_decompose
 from .calls import called, check_calls
 from .document import Entry, Unread, read_entries
 from .expr import Span
@@ -23,9 +24,10 @@ from .lint import check_rule
 from .meaning import check_meanings
 from .ops import OpTable
 from .profile import select
-from .rule import FuseRule, OpEntry, Rule, RuleBook, ScalarEntry
+from .rule import DecomposeEntry, FuseRule, OpEntry, Rule, RuleBook, ScalarEntry
 from .rule_entries import Draft, read_rule
 from .schedule import load_schedule
+from .schema import FILES
 from .scope import check_scope
 from .shelf import Shelf, without_collection
 from .source import Diagnostic, Problems, RuleErrors, did_you_mean, suggestion
@@ -78,6 +80,7 @@ class _Reading:
     fuse: list[FuseRule] = field(default_factory=list)
     scalars: list[ScalarEntry] = field(default_factory=list)
     ops: list[OpEntry] = field(default_factory=list)
+    decompose: list[DecomposeEntry] = field(default_factory=list)
     names: dict[tuple[str, str], Span] = field(default_factory=dict)
     # Entries of ops and scalar ops that have mistakes, by name.
     lost_ops: dict[str, OpEntry | None] = field(default_factory=dict)
@@ -148,6 +151,7 @@ def _read_book(
         tuple(reading.fuse),
         tuple(reading.scalars),
         tuple(reading.ops),
+        tuple(reading.decompose),
         _digest(files),
         reading.problems.sorted("warning"),
     )
@@ -216,6 +220,9 @@ def _read_entry(entry: Entry, file: RuleFile, reading: _Reading) -> None:
             reading.ops.append(op)
         else:
             reading.lost_ops[op.name] = op
+    elif kind == "decompose":
+        borrowed = read_decompose(fields, file.folder)
+        reading.decompose.extend([borrowed] if borrowed is not None else [])
     else:
         pair = read_fuse(fields)
         reading.fuse.extend([pair] if pair is not None else [])
@@ -224,7 +231,7 @@ def _read_entry(entry: Entry, file: RuleFile, reading: _Reading) -> None:
 def _claim(
     names: dict[tuple[str, str], Span], kind: str, name: str, span: Span, problems: Problems
 ) -> None:
-    group = "fuse" if kind in ("fuse", "forbid", "prefer") else kind
+    group = "fuse" if kind in FILES["fusion"] else kind
     taken = names.setdefault((group, name), span)
     if taken != span:
         problems.error(span, "E607", f"the {kind} '{name}' is already defined", f"in {taken}")

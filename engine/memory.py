@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from .encode import value_of
 from .metadata import meta_key
@@ -57,6 +58,12 @@ def storage(value: Any) -> int | None:
         return int(value.untyped_storage()._cdata)
     except NotImplementedError:  # wrappers of torch.func, in the bodies of higher-order ops
         return None
+
+
+def shares_memory(left: Any, right: Any) -> bool:
+    """Whether two values, tensors or several, have memory in common."""
+    found = {storage(value) for value in tree_leaves(left)} - {None}
+    return not found.isdisjoint(storage(value) for value in tree_leaves(right))
 
 
 def may_alias(target: torch._ops.OpOverload) -> bool:

@@ -72,15 +72,29 @@ class Constants:
 
 
 def meta_key(value: Any) -> Hashable:
-    """Shape, strides, dtype and device of a tensor; tuples and numbers by content."""
+    """Shape, strides, dtype, device and pending signs of a tensor; tuples and numbers by
+    content."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return ("object", id(value))
         shape = tuple(map(size_expression, value.shape))
-        return (shape, tuple(map(size_expression, value.stride())), value.dtype, value.device)
+        stride = tuple(map(size_expression, value.stride()))
+        return (shape, stride, value.dtype, value.device, *_signs(value))
     if isinstance(value, (tuple, list)):
         return ("tuple", *map(meta_key, value))
     return constant_key(value)
+
+
+def _signs(value: torch.Tensor) -> tuple[bool, ...]:
+    """Whether elements are still to be conjugated, and negated, when they are read; nothing
+    where neither is."""
+    signs = (value.is_conj(), value.is_neg())
+    return signs if any(signs) else ()
+
+
+def is_plain(value: torch.Tensor) -> bool:
+    """Whether size, stride, dtype and device tell all about a tensor but its memory."""
+    return value.layout is torch.strided and not _signs(value)
 
 
 def _fact_key(value: Any) -> Hashable:
@@ -99,7 +113,7 @@ _STATIC_LIMIT = 20_000
 def _is_static(value: Any) -> bool:
     """Whether no symbol, and nothing that only its identity tells, is in a value."""
     if isinstance(value, torch.Tensor):
-        return value.layout is torch.strided and _is_static((*value.shape, *value.stride()))
+        return is_plain(value) and _is_static((*value.shape, *value.stride()))
     if isinstance(value, (tuple, list)):
         return all(map(_is_static, value))
     return not isinstance(value, SYMBOLIC) and is_constant(value)
@@ -157,7 +171,7 @@ class Metadata:
             size, stride, dtype, device = known
             return self.fresh(size, stride, dtype, device)
         value = self.run(op, args)
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        if isinstance(value, torch.Tensor) and is_plain(value):
             plain = (tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
             if _is_static(plain[:2]) and all(map(_is_static, args)):
                 if len(_STATIC) >= _STATIC_LIMIT:

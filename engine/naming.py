@@ -11,10 +11,10 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from .rule import FuseRule, Rule, RuleBook
+from .rule import DecomposeEntry, FuseRule, Rule, RuleBook
 from .source import did_you_mean
 
-Named = Rule | FuseRule
+Named = Rule | FuseRule | DecomposeEntry
 
 
 def full_name(pack: str, name: str) -> str:
@@ -24,7 +24,7 @@ def full_name(pack: str, name: str) -> str:
 
 def entries_of(book: RuleBook) -> tuple[Named, ...]:
     """Everything in a book that can be switched off."""
-    return (*book.rules, *book.fuse)
+    return (*book.rules, *book.fuse, *book.decompose)
 
 
 def meant(entries: Iterable[Named], pattern: str) -> frozenset[str]:
@@ -85,6 +85,6 @@ def _names(entry: Named) -> list[str]:
     """All ways to write an entry: `name`, `name/relu`, `name/relu/back`, each also with its
     folder in front."""
     pack, _, name = entry.name.rpartition(":")
-    folder = entry.folder if isinstance(entry, Rule) else "fusion"
+    folder = "fusion" if isinstance(entry, FuseRule) else entry.folder
     short = list(accumulate(name.split("/"), "{}/{}".format))
     return [full_name(pack, text) for text in (*short, *(f"{folder}/{text}" for text in short))]

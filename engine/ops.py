@@ -96,9 +96,10 @@ class OpTable:
     def find(self, name: str) -> Op | None:
         """The op a rule means by `name`: declared, an overload written out, an undeclared ATen
         op, or a declared torch-level name."""
-        if name not in self._ops:
-            self._ops[name] = self._resolve(name)
-        return self._ops[name]
+        found = self._ops.get(name)
+        if found is None:  # a library that defines it may come later
+            found = self._ops[name] = self._resolve(name)
+        return found
 
     def bind(self, target: Target, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound | None:
         """The canonical form of an FX call, None for what must stay opaque.

@@ -49,6 +49,12 @@ def select(
         book,
         rules=tuple(rule for rule in kept if rule is not None),
         fuse=tuple(pair for pair in book.fuse if pair.name in left),
+        decompose=tuple(
+            entry
+            for entry in book.decompose
+            if entry.name in left
+            and (profile == "fast" or _allowed(entry.numerics.float_class, profile))
+        ),
         hash=hashlib.sha256("\0".join(parts).encode()).hexdigest(),
     )
 

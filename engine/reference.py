@@ -3,7 +3,8 @@
 `ReferenceWorld` gives results that do not depend on layout or blocking: ops whose kernels sum
 in some order, or take another code path at the end of a row, are computed in float64 and
 rounded once. `WideWorld` computes everything in float64 and never rounds: the truth that
-rounding errors are measured against. `RecordingWorld` writes down what it calls.
+rounding errors are measured against. `LateWorld` rounds where nobody can help it: at products
+of matrices. `RecordingWorld` writes down what it calls.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from .evaluate import TensorWorld
 from .op import GETITEM, Op
 from .ops import OpTable
+from .products import PRODUCTS
 
 _WIDE = torch.float64
 
@@ -42,6 +44,12 @@ _STEADY = frozenset(
 def is_steady(op: Op) -> bool:
     """Whether kernels of the op give the same bits for every layout and every dtype."""
     return op.name in _STEADY
+
+
+def is_product(op: Op) -> bool:
+    """Whether the op is a product of matrices, a convolution or attention."""
+    name = op.name.rpartition(".")[2]  # of torch functions the module goes before
+    return name in PRODUCTS or name.startswith(("conv", "scaled_dot_product"))
 
 
 class ReferenceWorld(TensorWorld):
@@ -70,6 +78,21 @@ class WideWorld(TensorWorld):
 
     def emit(self, op: Op, args: Sequence[Any]) -> Any:
         return super().emit(op, _wide_args(op, args))
+
+
+class LateWorld(WideWorld):
+    """Everything in float64, but products of matrices have results of `dtype`: computing these
+    wide is no choice that a rule has."""
+
+    def __init__(self, table: OpTable, dtype: torch.dtype) -> None:
+        super().__init__(table)
+        self._dtype = dtype
+
+    def emit(self, op: Op, args: Sequence[Any]) -> Any:
+        wide = super().emit(op, args)
+        if isinstance(wide, torch.Tensor) and wide.is_floating_point() and is_product(op):
+            return wide.to(self._dtype).to(_WIDE)
+        return wide
 
 
 class RecordingWorld(TensorWorld):

@@ -1,9 +1,9 @@
 """What a loaded rule file is: frozen dataclasses, one per kind of entry.
 
 Takes nothing; gives the types that `load.load` fills. `Rule` (kind `rule`) rewrites tensor
-graphs, `FuseRule` (kinds `fuse`, `forbid`, `prefer`) speaks about pairs of loop nests,
+graphs, `FuseRule` (kinds `fuse`, `forbid`, `avoid`, `prefer`) speaks about pairs of loop nests,
 `ScalarEntry` (kind `scalar`) spells a scalar op per target, `OpEntry` (kind `op`) says what a
-tensor op is.
+tensor op is, `DecomposeEntry` (kind `decompose`) names ops that torch itself decomposes.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class FuseRule:
-    """A pair rule. `kind` is "fuse", "forbid" or "prefer"."""
+    """A pair rule. `kind` is "fuse", "forbid", "avoid" or "prefer". Without a condition of
+    `when` of a `fuse`, or without a `forbid`, results would be wrong; `worth` and `avoid` only
+    say what pays."""
 
     kind: str
     name: str
@@ -132,6 +134,12 @@ class FuseRule:
     when: tuple[Condition, ...]
     gain: Expr | None
     text: str = ""
+    worth: tuple[Condition, ...] = ()
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """Those of `when`, then those of `worth`."""
+        return (*self.when, *self.worth)
 
     @property
     def where(self) -> str:
@@ -181,6 +189,24 @@ class OpEntry:
 
 
 @dataclass(frozen=True)
+class DecomposeEntry:
+    """ATen overloads that torch's reference decompositions open while AOTAutograd traces."""
+
+    name: str
+    doc: str
+    span: Span
+    folder: str
+    aten: tuple[str, ...]
+    numerics: Numerics
+    ref: str = ""
+    text: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"{self.span.path}:{self.span.line}"
+
+
+@dataclass(frozen=True)
 class RuleBook:
     """Everything that was loaded, in file order."""
 
@@ -188,5 +214,6 @@ class RuleBook:
     fuse: tuple[FuseRule, ...] = ()
     scalars: tuple[ScalarEntry, ...] = ()
     ops: tuple[OpEntry, ...] = ()
+    decompose: tuple[DecomposeEntry, ...] = ()
     hash: str = ""
     warnings: tuple[Diagnostic, ...] = ()

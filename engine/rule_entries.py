@@ -66,7 +66,7 @@ class Draft:
 def read_rule(fields: Fields, folder: str, stage: str) -> list[Draft]:
     """The drafts of one entry. Where the entry has mistakes, `broken` says in which fields; the
     others can still be checked."""
-    numerics = _numerics(fields)
+    numerics = read_numerics(fields)
     spans: dict[tuple[str, str], Span] = {}
     rule = Rule(
         name=fields.name(),
@@ -140,7 +140,8 @@ def _roots(fields: Fields, name: str, spans: dict[tuple[str, str], Span]) -> dic
     return fields.expressions(name, None if name == "let" else ROOT)
 
 
-def _numerics(fields: Fields) -> Numerics | None:
+def read_numerics(fields: Fields) -> Numerics | None:
+    """The class of the field `numerics`; None where it has mistakes."""
     value = fields.values.get("numerics")
     keys = [key.text for key, _ in value.pairs] if isinstance(value, MappingNode) else []
     if isinstance(value, MappingNode) and ("int" in keys or "float" in keys):

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from .fields import KINDS, STAGES, FieldSpec
+from .loop_choices import LoopChoices
 from .rule import NUMERICS
 
 # Which kinds of entries a file of each folder holds.
 # A file of rules may hold any of them: `pack.json` is for the files of users.
 FILES: Mapping[str, tuple[str, ...]] = {
     "rule": ("rule",),
-    "fusion": ("fuse", "forbid", "prefer"),
+    "fusion": ("fuse", "forbid", "avoid", "prefer"),
     "scalar": ("scalar",),
     "op": ("op",),
-    "pack": ("rule", "fuse", "forbid", "prefer", "scalar", "op"),
+    "trace": ("rule", "decompose"),
+    "pack": ("rule", "fuse", "forbid", "avoid", "prefer", "scalar", "op", "decompose"),
 }
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _TEXT: Mapping[str, Any] = {"type": ["string", "number", "boolean"]}
@@ -109,6 +112,19 @@ _TARGET: Mapping[str, Any] = {
     "strided": {"description": "Extra share of traffic for rows that lie apart.", **_NUMBER},
     "view": {"description": "Seconds that keeping one more node costs.", **_NUMBER},
     "memory": {"description": "Seconds per byte of a folded constant.", **_NUMBER},
+    "base": {"description": "The built-in target that gives what is left out.", "type": "string"},
+    "loops": {
+        "description": "What shapes loops; cpu.yaml gives what is left out.",
+        "type": "object",
+        "properties": {
+            one.name: {
+                "description": one.metadata["doc"],
+                **(_WHOLE_NUMBER if one.metadata["whole"] else _NUMBER),
+            }
+            for one in fields(LoopChoices)
+        },
+        "additionalProperties": False,
+    },
 }
 _STAGE: Mapping[str, Any] = {"enum": list(STAGES)}
 _PHASE: Mapping[str, Any] = {
@@ -153,18 +169,17 @@ _SCHEDULE: Mapping[str, Any] = {
 def schema_texts() -> dict[str, str]:
     """File name to text, for every schema."""
     schemas = {name: _schema(name, kinds) for name, kinds in FILES.items()}
-    needed = [name for name in _TARGET if name != "doc"]
-    schemas["target"] = _settings("target", _TARGET, needed)
+    schemas["target"] = _settings("target", _TARGET, [])
     schemas["schedule"] = _settings("schedule", _SCHEDULE, ["folders", "stages"])
     return {f"{name}.json": json.dumps(one, indent=2) + "\n" for name, one in schemas.items()}
 
 
-def _settings(name: str, fields: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
+def _settings(name: str, known: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
     return {
         "$schema": _DRAFT,
         "title": f"eqsat: {name} files",
         "type": "object",
-        "properties": fields,
+        "properties": known,
         "required": required,
         "additionalProperties": False,
     }

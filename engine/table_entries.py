@@ -1,4 +1,4 @@
-"""Entries of the kinds `fuse`, `forbid`, `prefer`, `scalar` and `op`.
+"""Entries of the kinds `fuse`, `forbid`, `avoid`, `prefer`, `scalar` and `op`.
 
 Takes the fields of an entry; gives the frozen entry, which is whole where the fields are sound.
 """
@@ -32,10 +32,11 @@ def read_fuse(fields: Fields) -> FuseRule | None:
         producer=fields.word("producer") or "any",
         consumer=fields.word("consumer") or "any",
         when=fields.conditions(),
-        gain=fields.expression("gain") if fields.kind != "forbid" else None,
+        gain=fields.expression("gain") if fields.kind in ("fuse", "prefer") else None,
         text=fields.entry.text,
+        worth=fields.conditions("worth") if fields.kind == "fuse" else (),
     )
-    for expr in (*(condition.expr for condition in entry.when), entry.gain):
+    for expr in (*(condition.expr for condition in entry.conditions), entry.gain):
         if expr is not None:
             check_names(fields, expr, (*PAIR, *DTYPES))
     if entry.gain is not None:

@@ -1,6 +1,6 @@
-"""What a machine can do, in the few numbers that the cost model reads.
+"""What a machine can do, in the few numbers that the cost model and code generation read.
 
-Takes `rules/targets/NAME.yaml`; gives a frozen `Target`.
+Takes `rules/targets/NAME.yaml`, or a file of the user; gives a frozen `Target`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from .files import RULES
+from .loop_choices import LoopChoices, read_loop_choices
 from .rule import DTYPE_WORDS
-from .settings import read_settings
+from .settings import Settings, read_settings
 
-_NO_NUMBERS = ("name", "device", "flops")
+_NO_NUMBERS = ("name", "device", "flops", "loops")
 _WHOLE = ("units", "tile")
 
 
@@ -29,7 +30,7 @@ class Target:
     share of a launch that one reduction pays, since neighbours of one domain become one kernel.
     `strided` is how much longer it takes to read rows that lie apart, as a share of their
     traffic. `view` is what keeping one more node costs at all, `memory` the price of a byte of a
-    constant folded at compile time.
+    constant folded at compile time. `loops` shapes the loops of kernels.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Target:
     strided: float
     view: float
     memory: float
+    loops: LoopChoices
 
     def matrix_rate(self, dtype: str) -> float:
         """Peak matrix flops for a dtype; `any` where the file does not list it."""
@@ -70,20 +72,59 @@ def load_target(name: str, folder: Path | None = None) -> Target:
     return read_target(path if path.exists() else base / "generic.yaml")
 
 
+def named_target(name: str) -> Target:
+    """The built-in target of that name, else the one in that file. Raises RuleErrors."""
+    built_in = RULES / "targets" / f"{name}.yaml"
+    return read_target(built_in if built_in.exists() else Path(name))
+
+
 def read_target(path: Path) -> Target:
-    """The target in a file. Raises RuleErrors with every mistake and its place."""
+    """The target in a file. What the file leaves out is that of its `base`, a built-in target;
+    `loops` may always be left out, or some of them: they are those of `base`, or of `cpu`.
+
+    Raises RuleErrors with every mistake and its place.
+    """
     settings = read_settings(path)
     known = [field.name for field in fields(Target)]
-    settings.only(("doc", *known), "a target")
-    settings.need(known, "a target")
-    flops = settings.map("flops")
-    flops.only((*DTYPE_WORDS["any"], "any"), "'flops'")
-    if flops.values:
-        flops.need(("any",), "'flops'")
-    rates = {dtype: flops.number(dtype) for dtype in flops.values}
+    settings.only(("doc", "base", *known), "a target")
+    base = _base(settings)
+    if base is None:
+        settings.need([name for name in known if name != "loops"], "a target")
+    rates = _rates(settings.map("flops"), {} if base is None else base.flops)
     numbers: dict[str, float] = {
-        key: settings.number(key, whole=key in _WHOLE) for key in known if key not in _NO_NUMBERS
+        key: settings.number(key, getattr(base, key, 1.0), whole=key in _WHOLE)
+        for key in known
+        if key not in _NO_NUMBERS
     }
-    texts = {key: settings.text(key) for key in ("name", "device")}
+    texts = {key: settings.text(key, getattr(base, key, "")) for key in ("name", "device")}
+    choices = read_loop_choices(settings.map("loops"), _base_loops(path, base))
     settings.finish()
-    return Target(**{**texts, **numbers, "flops": rates})  # type: ignore[arg-type]
+    return Target(**{**texts, **numbers, "flops": rates, "loops": choices})  # type: ignore[arg-type]
+
+
+def _base(settings: Settings) -> Target | None:
+    """The built-in target that a file starts from, if it names one."""
+    name = settings.text("base")
+    if not name:
+        return None
+    if not (RULES / "targets" / f"{name}.yaml").exists():
+        names = ", ".join(sorted(path.stem for path in (RULES / "targets").glob("*.yaml")))
+        message = f"no built-in target is called '{name}'"
+        settings.error(settings.values["base"].span, "E113", message, f"there are: {names}")
+        return load_target("generic")
+    return load_target(name)
+
+
+def _base_loops(path: Path, base: Target | None) -> LoopChoices | None:
+    """The loops that fill gaps in those of a file; None for the file that must have them all."""
+    if base is not None:
+        return base.loops
+    complete = RULES / "targets" / "cpu.yaml"
+    return None if path.resolve() == complete.resolve() else load_target("cpu").loops
+
+
+def _rates(flops: Settings, default: Mapping[str, float]) -> Mapping[str, float]:
+    flops.only((*DTYPE_WORDS["any"], "any"), "'flops'")
+    if flops.values and not default:
+        flops.need(("any",), "'flops'")
+    return {**default, **{dtype: flops.number(dtype) for dtype in flops.values}}

@@ -43,11 +43,11 @@ def torch_object(name: str) -> Any:
 
 def sibling_names(name: str) -> tuple[str, ...]:
     """The other spellings of a torch function that take the same arguments: `torch.abs`,
-    `Tensor.abs` and `operator.abs`."""
+    `Tensor.abs`, `operator.abs` and `Tensor.__abs__`."""
     root, _, base = name.partition(".")
     if root not in _SAME:
         return (name,)
-    spelled = [f"{other}.{base}" for other in _SAME]
+    spelled = [*(f"{other}.{base}" for other in _SAME), f"Tensor.__{base}__"]
     return tuple(other for other in spelled if callable(torch_object(other)))
 
 

@@ -2,7 +2,8 @@
 
 Takes a rule book and the op table; gives a table from overload to function, as AOTAutograd's
 `decompositions` want it. A rule of this stage matches one op call; where its types or
-conditions fail the function gives NotImplemented, and the op stays whole.
+conditions fail the function gives NotImplemented, and torch's own decomposition is tried where
+an entry of kind `decompose` names the op. Else the op stays whole.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from .attributes import Attributes
 from .binding import Failure, bind_types
+from .borrowed import borrowed_decompositions
 from .evaluate import TensorWorld, evaluate, holds
 from .expr import Call, Expr, Name
 from .op import Bound, Op
@@ -50,7 +52,8 @@ class _Pattern:
 def decomposition_table(
     book: RuleBook, table: OpTable
 ) -> dict[torch._ops.OpOverload, Decomposition]:
-    """The decompositions of all rules of stage "trace", in file order for each op.
+    """The decompositions of all rules of stage "trace", in file order for each op, then those
+    that torch has for the ops that entries of kind `decompose` name.
 
     Raises RuleErrors where such a rule matches more than one op call.
     """
@@ -65,7 +68,29 @@ def decomposition_table(
         for target in op.overloads:
             if isinstance(target, torch._ops.OpOverload):
                 found[target] = _decomposition(target, tuple(patterns), table)
-    return found
+    return chained(found, borrowed_decompositions(book.decompose))
+
+
+def chained(
+    *tables: Mapping[torch._ops.OpOverload, Decomposition],
+) -> dict[torch._ops.OpOverload, Decomposition]:
+    """One table of several: for each op the first result that is not NotImplemented."""
+    every: dict[torch._ops.OpOverload, list[Decomposition]] = {}
+    for table in tables:
+        for target, function in table.items():
+            every.setdefault(target, []).append(function)
+    return {target: _first_of(functions) for target, functions in every.items()}
+
+
+def _first_of(functions: Sequence[Decomposition]) -> Decomposition:
+    if len(functions) == 1:
+        return functions[0]
+
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        results = (function(*args, **kwargs) for function in functions)
+        return next((one for one in results if one is not NotImplemented), NotImplemented)
+
+    return decompose
 
 
 def _pattern(rule: Rule, table: OpTable) -> _Pattern:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +16,15 @@ import torch
 from .aliases import aliasing_differs
 from .attributes import Attributes
 from .binding import Failure, bind_vars
-from .compare import Sides, differs, rms, tolerance
+from .compare import Sides, differs, relative_errors, rms, tolerance
 from .distribution import distribution_differs
 from .draw import TORCH_ERRORS, Structure
 from .evaluate import TensorWorld, evaluate
 from .expr import Compare, Expr, Name, names
 from .fill import SMOOTH, draw_values
+from .luck import Errors, is_luck
 from .ops import OpTable
-from .reference import ReferenceWorld, WideWorld
+from .reference import LateWorld, ReferenceWorld, WideWorld
 from .rule import Rule, TensorType
 from .world import MetaFacts
 
@@ -105,6 +107,9 @@ class Trials:
             else:
                 kind = numerics.float_class if sides.is_float else numerics.int_class
                 reason = differs(sides, kind, numerics.rtol, numerics.atol)
+                errors_of = partial(self._errors_of, name)
+                if reason and kind == "reassociate" and is_luck(sides, env, errors_of):
+                    reason = None
             if reason is not None:
                 return reason if len(self.rule.match) == 1 else f"{name}: {reason}"
             if reordered is not None and numerics.float_class == "reassociate":
@@ -205,6 +210,7 @@ class Trials:
     ) -> dict[str, Sides | str]:
         """What to compare per root, or what is wrong with it: a text."""
         known = self.strict
+        late = self._late(env, left)
         wide = left if known else self._left(self.widened(env), WideWorld(self.table))
         soft = isinstance(world, ReferenceWorld) and world.soft
         pairs: dict[str, Sides | str] = {}
@@ -219,10 +225,39 @@ class Trials:
                     overflow_is_fine="no_overflow" in self.kept(without),
                     only_places=_is_huge(values),
                     soft=soft,
+                    late=late.get(name),
                 )
             elif type(one) is not type(two):
                 pairs[name] = f"{one!r} becomes {two!r}"
         return pairs
+
+    def _errors_of(self, name: str, env: Mapping[str, Any]) -> Errors | None:
+        """The relative errors of one root in an environment, where it can be computed there."""
+        world = TensorWorld(self.table)
+        try:
+            left, right = self._left(env, world)[name], self._right(env, world)[name]
+            wide = self._left(self.widened(env), WideWorld(self.table))[name]
+        except (Rejected, *TORCH_ERRORS):
+            return None
+        return relative_errors(Sides(left, right, wide, scale_of(env)))
+
+    def _late(self, env: Mapping[str, Any], left: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Half results of the right side, rounded no more often than a rule can choose."""
+        if self.rule.numerics.float_class != "reassociate":
+            return {}
+        halves = {
+            name: value.dtype
+            for name, value in left.items()
+            if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        }
+        late: dict[str, torch.Tensor] = {}
+        for dtype in dict.fromkeys(halves.values()):
+            try:
+                results = self._right(self.widened(env), LateWorld(self.table, dtype))
+            except TORCH_ERRORS:  # it is for half types alone
+                continue
+            late |= {name: results[name].to(dtype) for name in halves if halves[name] is dtype}
+        return late
 
     def _aliasing_difference(self, structure: Structure) -> str | None:
         values = self.smooth_values(structure)

@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 from .egraph import EGraph
 from .encode import value_of
 from .memory import begins_alike, is_whole_view, may_alias
-from .metadata import meta_key
+from .metadata import is_plain, meta_key
 from .world import EvaluateError
 
 # Calls that need strides which another form of their operand may not have.
@@ -88,7 +88,7 @@ class Values:
 
     def _fresh(self, value: Any) -> Any:
         """A fake tensor like `value` with memory of its own; None where that takes a guard."""
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        if not isinstance(value, torch.Tensor) or not is_plain(value):
             return None
         try:
             return self.metadata.fresh(

@@ -6,7 +6,7 @@ operand; the others choose per element, under a mask that guards the load.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import fx
 from .creation import constant
 from .index import Index, Size, as_index, floor_div, remainder
 from .loops import Scalar, Store
+from .takeover import taken_over
 from .values import Indices, Stored, Value, axes_for, mapped, plain, shape_of
 from .views import Lower
 from .work import Declined, Work, number, sizes
@@ -138,6 +139,11 @@ def slice_scatter(
     if count == 0:
         return work.pointwise(node, node.meta["val"], lambda index: work.load(x, index))
     last = plain(low + (count - 1) * stride + 1)
+    written = _in_place(
+        work, node, x, source, lambda at: (*at[:dim], at[dim] * stride + low, *at[dim + 1 :])
+    )
+    if written is not None:
+        return written
 
     def make(index: Indices) -> Scalar:
         at = index[dim]
@@ -150,6 +156,21 @@ def slice_scatter(
         return _chosen(work, mask, source, place, work.load(x, index))
 
     return work.pointwise(node, node.meta["val"], make)
+
+
+def _in_place(
+    work: Work, node: fx.Node, x: Value, source: Value, place: Callable[[Indices], Indices]
+) -> Value | None:
+    """The source put at `place` in an input that the graph writes anyway; None elsewhere, as
+    one nest that chooses per element fuses with what makes `x`."""
+    out = taken_over(work, node, x)
+    if out is None or out.buffer.role != "input":
+        return None
+    axes = axes_for(source.shape)
+    at = tuple(map(as_index, axes))
+    value = work.builder.cast(work.load(source, at), out.dtype)
+    work.nest(node, axes, (), [Store(out.buffer.name, place(at), value)])
+    return out
 
 
 def _chosen(
@@ -169,6 +190,11 @@ def select_scatter(work: Work, node: fx.Node, x: Value, source: Value, dim: int,
     (position,) = sizes(at)
     if isinstance(position, int) and position < 0:
         position = plain(position + x.shape[dim])
+    written = _in_place(
+        work, node, x, source, lambda at: (*at[:dim], as_index(position), *at[dim:])
+    )
+    if written is not None:
+        return written
 
     def make(index: Indices) -> Scalar:
         here = work.builder.make("index", (), "i64", index=(index[dim],))

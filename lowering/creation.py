@@ -14,7 +14,7 @@ from ..engine.dtypes import word_of
 from .index import as_index
 from .loops import Builder, Scalar
 from .promotion import FLOATS
-from .values import Computed, Indices, Value, shape_of
+from .values import Computed, Indices, Value, dense_stride, shape_of, stride_of
 from .views import Lower
 from .work import Declined, Work, is_size, number, sizes
 
@@ -57,6 +57,15 @@ def zeros(work: Work, node: fx.Node, *_: Any) -> Value:
 
 def ones(work: Work, node: fx.Node, *_: Any) -> Value:
     return constant(node, 1)
+
+
+def empty_strided(work: Work, node: fx.Node, *_: Any) -> Value:
+    """Zeros are as good as any values. Elements that share memory are left to eager, as no nest
+    fills them."""
+    shape, stride = shape_of(node.meta["val"]), stride_of(node.meta["val"])
+    if dense_stride(shape, stride) != stride:
+        raise Declined
+    return constant(node, 0)
 
 
 def scalar_tensor(work: Work, node: fx.Node, value: Any, *_: Any) -> Value:
@@ -117,8 +126,8 @@ CREATION: Mapping[str, Lower] = {
     "empty": zeros,
     "empty_like": zeros,
     "new_empty": zeros,
-    "empty_strided": zeros,
-    "new_empty_strided": zeros,
+    "empty_strided": empty_strided,
+    "new_empty_strided": empty_strided,
     "empty_permuted": zeros,
     "scalar_tensor": scalar_tensor,
     "arange": arange,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .loops import Buffer, Extern, Nest, Program, Scalar, Step, Store, View, scalars
+from .loops import Buffer, Extern, Nest, Program, Scalar, Step, Store, View, guards, scalars
 
 
 class CycleError(ValueError):
@@ -218,7 +218,8 @@ def make_node(key: int, step: Step, bits: int, first: int, last: int) -> Node:
                 loads.setdefault(scalar.buffer, []).append(scalar)
         for store in step.stores:
             stores.setdefault(store.buffer, []).append(store)
-        reads = frozenset(loads) | {store.buffer for store in step.stores if store.mode == "add"}
+        reads = frozenset(loads) | guards(step)
+        reads |= {store.buffer for store in step.stores if store.mode != "set"}
         writes = frozenset(stores)
     else:
         reads = frozenset(viewed((step.args, tuple(step.kwargs.values())))) | {*step.mutates}

@@ -17,8 +17,10 @@ import torch
 from torch import fx
 
 from ..engine.functional import mutable_form, written_places
+from .index import Size
 from .loops import SizeValue
-from .values import Computed, Mapped, Stored, rebased, root, size_of, strided
+from .ranges import Range
+from .values import Computed, Mapped, Stored, plain, rebased, root, shape_of, size_of, strided
 from .work import LoweringError, Work
 
 VALUES = (Stored, Computed, Mapped)
@@ -30,6 +32,19 @@ _FRESH = frozenset(
         torch.ops.aten.new_empty.default,
         torch.ops.aten.empty_strided.default,
         torch.ops.aten.new_empty_strided.default,
+    )
+)
+
+
+# Ops whose second result holds places along `dim`.
+_PLACES = frozenset(
+    (
+        torch.ops.aten.topk.default,
+        torch.ops.aten.sort.default,
+        torch.ops.aten.sort.stable,
+        torch.ops.aten.kthvalue.default,
+        torch.ops.aten.median.dim,
+        torch.ops.aten.mode.default,
     )
 )
 
@@ -59,6 +74,23 @@ class Placed:
         return self.target(x, *given)
 
 
+@dataclass(frozen=True)
+class Flat:
+    """A target whose results lie in nested tuples, with all of them in one list."""
+
+    target: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        return leaves(self.target(*args, **kwargs))
+
+
+def leaves(value: Any) -> list[Any]:
+    """What is inside nested lists and tuples, in order."""
+    if not isinstance(value, list | tuple):
+        return [value]
+    return [leaf for item in value for leaf in leaves(item)]
+
+
 def copied(result: Any) -> Any:
     """Tensors copied, inside lists and tuples too."""
     if isinstance(result, torch.Tensor):
@@ -77,12 +109,15 @@ def extern(work: Work, node: fx.Node) -> Any:
     if overwritten:
         return _filled(work, node, overwritten)
     mutates = tuple(dict.fromkeys(_pin(work, node, arg) for arg in written))
-    target, meta = _own_memory(target, node.meta.get("val"))
+    target, meta = _own_memory(target, meta_of(node))
+    if isinstance(meta, list | tuple) and any(isinstance(item, list | tuple) for item in meta):
+        target = Flat(target)
     outs: tuple[str | None, ...] = (None,)
+    numbers: tuple[Size | None, ...] = ()
     if mutates and isinstance(meta, torch.Tensor) and _returns_written(target):
         result = work.env[written[0]]
     else:
-        outs, result = _results(work, node, meta)
+        outs, numbers, result = _results(work, node, meta)
     if mutates:
         work.settle(frozenset(mutates), list(work.env))
     target, args, kwargs = _placed(node, target, args, kwargs)
@@ -95,10 +130,37 @@ def extern(work: Work, node: fx.Node) -> Any:
         single=not isinstance(meta, list | tuple),
         mutates=mutates,
         ordered=_ordered(node),
+        numbers=numbers,
     )
     for name in mutates:
         work.ranges.pop(name, None)
+    if node.target in _PLACES and outs[1] is not None:
+        work.ranges[outs[1]] = _places(node)
     return result
+
+
+def _places(node: fx.Node) -> Range:
+    """The range of places along the dim that an op looks through."""
+    x, target = node.args[0], node.target
+    assert isinstance(x, fx.Node) and isinstance(target, torch._ops.OpOverload)
+    shape = shape_of(x.meta["val"])
+    place = [argument.name for argument in target._schema.arguments].index("dim")
+    dim = node.args[place] if place < len(node.args) else node.kwargs.get("dim", -1)
+    assert isinstance(dim, int)
+    return (0, plain(shape[dim] - 1)) if shape else (0, 0)
+
+
+def meta_of(node: fx.Node) -> Any:
+    """The metadata of a call; of its items, where it has none itself."""
+    if "val" in node.meta or not node.users:
+        return node.meta.get("val")
+    items: dict[int, fx.Node] = {}
+    for user in node.users:
+        place = user.args[1] if user.target is operator.getitem else None
+        if not isinstance(place, int):
+            return None
+        items[place] = user
+    return [meta_of(items[k]) if k in items else None for k in range(max(items) + 1)]
 
 
 def _overwritten(node: fx.Node) -> list[fx.Node]:
@@ -208,32 +270,57 @@ def _placed(
     return Placed(target, place), (base.storage_offset(), *whole), {}
 
 
-def _results(work: Work, node: fx.Node, meta: Any) -> tuple[tuple[str | None, ...], Any]:
-    """Buffers for the results, and the values by which the graph knows them."""
+_Results = tuple[tuple[str | None, ...], tuple[Size | None, ...], Any]
+
+
+def _results(work: Work, node: fx.Node, meta: Any) -> _Results:
+    """Buffers for the results, the sizes that others are, and the values by which the graph
+    knows them all."""
     if meta is None:
-        return (), None
-    if isinstance(meta, torch.Tensor):
-        made = _buffer(work, node, meta)
-        return (made.buffer.name,), made
+        return (), (), None
     if not isinstance(meta, list | tuple):
-        raise LoweringError(f"{node.name} gives a {type(meta).__name__}")
+        value = _value(work, node, meta)
+        return (_name(value),), (_number(value),), value
     used = _used(node)
-    values: list[Any] = []
-    for place, item in enumerate(meta):
-        if isinstance(item, torch.Tensor) and (used is None or place in used):
-            values.append(_buffer(work, node, item))
-        elif item is None or isinstance(item, torch.Tensor):
-            values.append(None)
-        elif isinstance(item, int | torch.SymInt):  # sizes, which the graph knows already
-            values.append(size_of(item))
-        else:
-            raise LoweringError(f"result {place} of {node.name} is a {type(item).__name__}")
-    return tuple(v.buffer.name if isinstance(v, Stored) else None for v in values), values
+    values = [
+        None
+        if isinstance(item, torch.Tensor) and used is not None and place not in used
+        else _value(work, node, item)
+        for place, item in enumerate(meta)
+    ]
+    flat = leaves(values)
+    return tuple(map(_name, flat)), tuple(map(_number, flat)), values
+
+
+def _value(work: Work, node: fx.Node, meta: Any) -> Any:
+    """What the graph knows a result by."""
+    if isinstance(meta, torch.Tensor):
+        return _buffer(work, node, meta)
+    if isinstance(meta, list | tuple):
+        return [_value(work, node, item) for item in meta]
+    if meta is None:
+        return None
+    if isinstance(meta, torch.SymFloat | torch.SymBool):
+        return SizeValue(meta.node.expr)
+    if isinstance(meta, int | torch.SymInt) and not isinstance(meta, bool):
+        return size_of(meta)
+    raise LoweringError(f"{node.name} gives a {type(meta).__name__}")
+
+
+def _name(value: Any) -> str | None:
+    return value.buffer.name if isinstance(value, Stored) else None
+
+
+def _number(value: Any) -> Size | None:
+    if isinstance(value, SizeValue):
+        return value.value
+    return value if isinstance(value, sympy.Basic) else None
 
 
 def _used(node: fx.Node) -> set[int] | None:
-    """Which results are read; None where the tuple itself is."""
-    if any(user.target is not operator.getitem for user in node.users):
+    """Which results are read; None where the tuple itself is, or tells sizes."""
+    whole = any(user.target is not operator.getitem for user in node.users)
+    if whole or node.meta.get("unbacked_bindings"):
         return None
     return {int(user.args[1]) for user in node.users}  # type: ignore[arg-type]
 

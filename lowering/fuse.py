@@ -21,6 +21,7 @@ from .join import Joiner
 from .loops import Builder, Nest, Program, Step
 from .pair_facts import PairFacts
 from .rewrite import rewrite_nest
+from .unroll import unroll
 from .verdict import Judge, Verdict
 
 # How many readers of one buffer before and after a nest are tried as its neighbours.
@@ -63,6 +64,24 @@ class FusionReport:
     joined: tuple[Joined, ...]
     rejected: tuple[Rejected, ...]
 
+    def __add__(self, other: FusionReport) -> FusionReport:
+        """What was done in two parts of one program."""
+        return FusionReport(
+            self.before + other.before,
+            self.after + other.after,
+            self.joined + other.joined,
+            self.rejected + other.rejected,
+        )
+
+    def members(self) -> dict[str, frozenset[str]]:
+        """The nests that each joined nest was made of, by name."""
+        found: dict[str, frozenset[str]] = {}
+        for pair in self.joined:
+            names = (pair.producer, pair.consumer)
+            parts = (found.get(name, frozenset((name,))) for name in names)
+            found[pair.consumer] = frozenset().union(*parts)
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """Plain dicts and lists."""
         return asdict(self)
@@ -81,7 +100,7 @@ class _Fusion:
     def __init__(self, program: Program, rules: Sequence[FuseRule]) -> None:
         self._program = program
         builder = Builder()
-        steps = [_imported(step, builder) for step in program.steps]
+        steps = unroll([_imported(step, builder) for step in program.steps], builder)
         names = dict.fromkeys(name for step in steps for name in step.origins)
         self._graph = Graph(program, steps)
         joiner = Joiner(builder, program.buffers)
@@ -92,6 +111,7 @@ class _Fusion:
         self._turn = itertools.count()
         self._waiting: set[tuple[int, int]] = set()
         self._joined: list[Joined] = []
+        self._values_done = False  # pairs that pass values come first, then neighbours
 
     def run(self) -> tuple[Program, FusionReport]:
         nests = [node for node in self._graph.nodes if node.is_nest]
@@ -99,6 +119,7 @@ class _Fusion:
             self._propose(self._consumers(node))
             self._propose(self._pieces(node))
         self._drain()
+        self._values_done = True
         for node in self._live():
             self._propose(self._neighbours(node))
         self._drain()
@@ -155,7 +176,7 @@ class _Fusion:
         for before in {producer} if copied else producer.preds & consumer.preds:
             if before.is_nest:
                 self._propose(self._consumers(before))
-        if any(entry[0] for entry in self._heap):
+        if self._values_done:
             self._propose(self._neighbours(node))
 
     def _propose(self, pairs: Iterator[tuple[Node, Node]]) -> None:

@@ -23,7 +23,7 @@ def check_fusion_rules(rules: Iterable[FuseRule]) -> tuple[Diagnostic, ...]:
     return tuple(
         found
         for rule in rules
-        for expr in (*(condition.expr for condition in rule.when), rule.gain)
+        for expr in (*(condition.expr for condition in rule.conditions), rule.gain)
         if expr is not None
         for found in _check(expr)
     )

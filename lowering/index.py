@@ -46,10 +46,15 @@ class Remainder:
 @dataclass(frozen=True)
 class Gathered:
     """An index read from data: `scalar` is a `loops.Scalar` of an integer dtype in
-    0 .. size - 1 (already wrapped where the op wraps negative indices)."""
+    0 .. size - 1 (already wrapped where the op wraps negative indices).
+
+    Where only the data can tell that it is, `guard` names the flag that says so: a bool buffer
+    that a step has found true before anything is accessed here (lowering/guards.py).
+    """
 
     scalar: Any
     size: Size
+    guard: str = ""
 
 
 Atom = Axis | Quotient | Remainder | Gathered

@@ -7,7 +7,7 @@ not vary), every load an advanced index, so nothing here knows about strides or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -15,9 +15,11 @@ import torch
 
 from ..engine.dtypes import dtype_of, word_of
 from .index import Axis, Gathered, Index, Quotient, Remainder, Size
-from .loops import Buffer, Extern, Nest, Program, Scalar, SizeValue, View, scalars
+from .loops import Buffer, Extern, Nest, Program, Scalar, SizeValue, Store, View, scalars
 from .meanings import MEANINGS
 from .promotion import FLOATS
+
+Disturb = Callable[[Scalar, torch.Tensor], torch.Tensor]
 
 
 class BadProgram(Exception):
@@ -31,13 +33,13 @@ def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
     Raises BadProgram for a read or write outside a buffer.
     """
     symbols = bind_symbols(program, inputs)
-    memory = _memory(program, inputs, symbols)
+    memory = memory_of(program, inputs, symbols)
     for step in program.steps:
         if isinstance(step, Nest):
-            _Points(step, program.buffers, memory, symbols).run()
+            Points(step, program.buffers, memory, symbols).run()
         else:
             _call(step, program.buffers, memory, symbols)
-    return [_output(item, memory, symbols) for item in program.outputs]
+    return [output(item, memory, symbols) for item in program.outputs]
 
 
 def bind_symbols(program: Program, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
@@ -68,7 +70,7 @@ def number(size: Size, symbols: Mapping[sympy.Symbol, int]) -> int:
     return int(size.subs(symbols))
 
 
-def _memory(
+def memory_of(
     program: Program, inputs: Sequence[Any], symbols: Mapping[sympy.Symbol, int]
 ) -> dict[str, torch.Tensor]:
     """A tensor per buffer; those the program fills start with a value that shows."""
@@ -78,11 +80,11 @@ def _memory(
             memory[entry] = value.detach()
     for name, buffer in program.buffers.items():
         if name not in memory and buffer.role != "extern":
-            memory[name] = _poisoned(buffer, symbols)
+            memory[name] = poisoned(buffer, symbols)
     return memory
 
 
-def _poisoned(buffer: Buffer, symbols: Mapping[sympy.Symbol, int]) -> torch.Tensor:
+def poisoned(buffer: Buffer, symbols: Mapping[sympy.Symbol, int]) -> torch.Tensor:
     shape = [number(size, symbols) for size in buffer.shape]
     stride = [number(size, symbols) for size in buffer.stride]
     dtype = dtype_of(buffer.dtype)
@@ -92,8 +94,9 @@ def _poisoned(buffer: Buffer, symbols: Mapping[sympy.Symbol, int]) -> torch.Tens
     return tensor
 
 
-class _Points:
-    """One nest over all points of its iteration space."""
+class Points:
+    """One nest over all points of its iteration space. `disturb` may change the value of a
+    scalar, and what a reduction or scan takes in."""
 
     def __init__(
         self,
@@ -101,7 +104,9 @@ class _Points:
         buffers: Mapping[str, Buffer],
         memory: Mapping[str, torch.Tensor],
         symbols: Mapping[sympy.Symbol, int],
+        disturb: Disturb | None = None,
     ) -> None:
+        self._disturb = disturb
         self._nest = nest
         self._buffers = buffers
         self._memory = memory
@@ -116,34 +121,46 @@ class _Points:
             value = self._evaluate(scalar)
             if value.dtype != dtype_of(scalar.dtype):
                 raise BadProgram(f"{scalar.op} is {value.dtype}, not {scalar.dtype}")
+            if self._disturb is not None:
+                value = self._disturb(scalar, value)
             self._values[id(scalar)] = value
         writes = [(store, self._indices(store.buffer, store.index)) for store in self._nest.stores]
         for store, index in writes:
             self._write(store.buffer, index, self._values[id(store.value)], store.mode)
 
+    def places(self, store: Store) -> torch.Tensor:
+        """Which elements of its buffer a store writes."""
+        target = self._memory[store.buffer]
+        marks = torch.zeros(target.shape, dtype=torch.bool)
+        if 0 in self._sizes[: len(self._nest.axes)] or 0 in marks.shape:
+            return marks
+        indices = self._indices(store.buffer, store.index)
+        parts = torch.broadcast_tensors(*indices)  # type: ignore[no-untyped-call]
+        if parts:
+            marks[tuple(parts)] = True
+        return marks if parts else marks.fill_(True)
+
     def _write(self, name: str, index: list[torch.Tensor], value: torch.Tensor, mode: str) -> None:
         target = self._memory[name]
         if value.dtype != target.dtype:
             raise BadProgram(f"{value.dtype} stored into {name} of {target.dtype}")
+        rows = len(self._nest.axes)
+        every = self._sizes[:rows] + [1] * len(self._nest.raxes)
         within = [part.shape for part in index] + [value.shape]
-        shape = torch.broadcast_shapes(*within)  # type: ignore[no-untyped-call]
-        if 0 in shape or 0 in self._sizes[: len(self._nest.axes)]:
+        shape = torch.broadcast_shapes(every, *within)  # type: ignore[no-untyped-call]
+        if 0 in shape:
             return
-        if not index:
-            if mode == "add":
-                target += value.sum().to(target.dtype)
-            else:
-                target.fill_(value.reshape(-1)[0])
-            return
-        target.index_put_(
-            tuple(part.expand(shape) for part in index),
-            value.expand(shape),
-            accumulate=mode == "add",
-        )
+        place = torch.zeros(shape, dtype=torch.int64)
+        for part, size in zip(index, target.shape, strict=True):
+            place = place * size + part
+        flat, place, value = target.reshape(-1), place.reshape(-1), value.expand(shape).reshape(-1)
+        target.copy_(STORE[mode](flat, place, value).reshape(target.shape))
 
     def _evaluate(self, scalar: Scalar) -> torch.Tensor:
         dtype = dtype_of(scalar.dtype)
         args = [self._values[id(arg)] for arg in scalar.args]
+        if self._disturb is not None and scalar.op in ("reduce", "scan"):
+            args = [self._disturb(scalar, self._over_rows(arg)) for arg in args]
         match scalar.op:
             case "load":
                 return self._load(scalar, args)
@@ -155,6 +172,8 @@ class _Points:
                 return args[0].to(dtype)
             case "reduce":
                 return self._reduce(str(scalar.value), args[0])
+            case "scan":
+                return self._scan(str(scalar.value), args[0])
         return MEANINGS[scalar.op](*args)
 
     def _uniform(self, value: torch.Tensor) -> torch.Tensor:
@@ -219,12 +238,23 @@ class _Points:
         value = tensor[tuple(index)] if index else self._uniform(tensor)
         return value if mask is None else torch.where(mask, value, args[1])
 
+    def _over_rows(self, value: torch.Tensor) -> torch.Tensor:
+        outer = len(self._nest.axes)
+        return value.expand([*value.shape[:outer], *self._sizes[outer:]])
+
     def _reduce(self, kind: str, value: torch.Tensor) -> torch.Tensor:
         outer = len(self._nest.axes)
         inner = self._sizes[outer:]
         whole = value.expand([*value.shape[:outer], *inner]).flatten(outer)
         result = REDUCE[kind](whole, outer) if whole.numel() else _empty(kind, whole, outer)
         return result.reshape([*value.shape[:outer], *([1] * len(inner))])
+
+    def _scan(self, kind: str, value: torch.Tensor) -> torch.Tensor:
+        outer = len(self._nest.axes)
+        inner = self._sizes[outer:]
+        whole = value.expand([*value.shape[:outer], *inner]).flatten(outer)
+        result: torch.Tensor = SCAN[kind](whole, outer)
+        return result.reshape([*value.shape[:outer], *inner])
 
 
 def _empty(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:
@@ -255,6 +285,50 @@ REDUCE: Mapping[str, Any] = {
 }
 
 
+def _last_of_each(target: torch.Tensor, place: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """`target` with `value` at `place`; of several values for one place the last."""
+    turn = torch.arange(place.numel())
+    last = torch.full(target.shape, -1).scatter_reduce(0, place, turn, "amax")
+    return torch.where(last >= 0, value[last.clamp(min=0)], target)
+
+
+def _multiplied(target: torch.Tensor, place: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """One point after the other: torch multiplies half floats as floats."""
+    target = target.clone()
+    for at, factor in zip(place.tolist(), value, strict=True):
+        target[at] *= factor
+    return target
+
+
+def _extreme(reduce: str) -> Callable[..., torch.Tensor]:
+    def write(target: torch.Tensor, place: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        if target.dtype is torch.bool:
+            wide = (part.to(torch.uint8) for part in (target, value))
+            return write(next(wide), place, next(wide)).to(torch.bool)
+        return target.scatter_reduce(0, place, value, reduce)
+
+    return write
+
+
+STORE: Mapping[str, Callable[..., torch.Tensor]] = {
+    "set": _last_of_each,
+    "add": lambda x, place, value: x.index_put((place,), value, accumulate=True),
+    "mul": _multiplied,
+    "max": _extreme("amax"),
+    "min": _extreme("amin"),
+}
+
+SCAN: Mapping[str, Any] = {
+    "sum": lambda x, d: x.cumsum(d, dtype=x.dtype),
+    "prod": lambda x, d: x.cumprod(d, dtype=x.dtype),
+    "max": lambda x, d: x.cummax(d).values,
+    "min": lambda x, d: x.cummin(d).values,
+    "argmax": lambda x, d: x.cummax(d).indices,
+    "argmin": lambda x, d: x.cummin(d).indices,
+    "logaddexp": torch.logcumsumexp,
+}
+
+
 def strided_view(
     view: View, memory: Mapping[str, torch.Tensor], symbols: Mapping[sympy.Symbol, int]
 ) -> torch.Tensor:
@@ -268,7 +342,7 @@ def strided_view(
     return base.as_strided(shape, stride, offset)
 
 
-def _argument(
+def argument(
     value: Any, memory: Mapping[str, torch.Tensor], symbols: Mapping[sympy.Symbol, int]
 ) -> Any:
     if isinstance(value, View):
@@ -276,9 +350,9 @@ def _argument(
     if isinstance(value, SizeValue):
         return _plain_number(value, symbols)
     if isinstance(value, list | tuple):
-        return type(value)(_argument(item, memory, symbols) for item in value)
+        return type(value)(argument(item, memory, symbols) for item in value)
     if isinstance(value, dict):
-        return {key: _argument(item, memory, symbols) for key, item in value.items()}
+        return {key: argument(item, memory, symbols) for key, item in value.items()}
     return value
 
 
@@ -295,8 +369,8 @@ def _call(
     memory: dict[str, torch.Tensor],
     symbols: Mapping[sympy.Symbol, int],
 ) -> None:
-    args = [_argument(arg, memory, symbols) for arg in step.args]
-    kwargs = {name: _argument(arg, memory, symbols) for name, arg in step.kwargs.items()}
+    args = [argument(arg, memory, symbols) for arg in step.args]
+    kwargs = {name: argument(arg, memory, symbols) for name, arg in step.kwargs.items()}
     with torch.no_grad():
         result = step.target(*args, **kwargs)
     results = [result] if step.single else list(result)
@@ -308,13 +382,14 @@ def _call(
         stride = [number(size, symbols) for size in buffer.stride]
         if list(tensor.shape) != shape or tensor.dtype != dtype_of(buffer.dtype):
             raise BadProgram(f"{step.name} gave {tensor.dtype} {list(tensor.shape)} for {buffer}")
-        for size, real, said in zip(shape, tensor.stride(), stride, strict=True):
-            if size > 1 and real != said and tensor.numel():
-                raise BadProgram(f"{step.name} gave strides {tensor.stride()}, not {stride}")
+        strides = zip(shape, tensor.stride(), stride, strict=True)
+        if tensor.numel() and any(size > 1 and real != said for size, real, said in strides):
+            # Metadata functions of torch are wrong for some ops; compiled graphs copy, too.
+            tensor = torch.empty_strided(shape, stride, dtype=tensor.dtype).copy_(tensor)
         memory[name] = tensor
 
 
-def _output(
+def output(
     item: Any, memory: Mapping[str, torch.Tensor], symbols: Mapping[sympy.Symbol, int]
 ) -> Any:
     if isinstance(item, View):

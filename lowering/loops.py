@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .index import Axis, Gathered, Index, Size, atoms
+from .index import Axis, Gathered, Index, Size, atoms, axes_of
 from .sources import Source
 
 DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool")
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+MODES = ("set", "add", "mul", "max", "min")
+SCANS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,9 @@ class Scalar:
     op "cast":   args (x,), dtype is the target
     op "reduce": value is one of REDUCTIONS, args (x,), over all raxes of the nest; max, min,
                  argmax and argmin let nan win; arg-reductions give the first flat position
+    op "scan":   value is one of SCANS, args (x,): at each inner point the reduction of x over
+                 the inner points up to and with this one, row-major over raxes; of equal
+                 extremes, and of nans, the last one counts
     other:       a scalar op of rules/scalar on args; computed in `dtype` of its result
                  (comparisons: in the dtype of their operands)
     """
@@ -59,7 +64,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Store:
-    """buffer[index] = value. mode "set", or "add" (atomic where points may collide)."""
+    """buffer[index] = value; or the old element and `value` joined by a mode of MODES, computed
+    in the dtype of the buffer ("add" of bools is or; max and min let nan win). Points that may
+    write to one element do so in the order of the axes, slowest first."""
 
     buffer: str
     index: tuple[Index, ...]
@@ -70,7 +77,8 @@ class Store:
 @dataclass(frozen=True)
 class Nest:
     """for axes: [for raxes: ...]. A store whose index mentions a reduced axis, or whose value
-    varies along one, happens inside the inner loop; any other once per point of `axes`."""
+    varies along one, happens inside the inner loop; any other once per point of `axes`. A scan
+    varies along all reduced axes."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -102,7 +110,8 @@ class Extern:
     """outs = target(*args, **kwargs). Tensors in args are `View`, symbolic numbers
     `SizeValue`, anywhere inside lists and tuples. `outs` names a buffer per result, None
     for a result that nobody reads or that is not a tensor; `mutates` are buffers written in
-    place. Externs with `ordered` keep their order among each other (random, effects)."""
+    place. Externs with `ordered` keep their order among each other (random, effects).
+    `numbers` has an entry per result too, where some are numbers: the size that one is."""
 
     name: str
     target: Any
@@ -112,6 +121,7 @@ class Extern:
     single: bool = True  # the target returns one tensor, not a tuple
     mutates: tuple[str, ...] = ()
     ordered: bool = False
+    numbers: tuple[Size | None, ...] = ()
     origins: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
 
@@ -122,7 +132,9 @@ Step = Nest | Extern
 @dataclass(frozen=True)
 class Program:
     """`inputs` has one entry per graph input: a buffer name, or a symbol or plain value for a
-    number. `outputs` likewise: View, SizeValue, None or a plain Python value."""
+    number. `outputs` likewise: View, SizeValue, None or a plain Python value. `apart` holds the
+    places of outputs that are no earlier one once more: tensors of their own, be it of the
+    same view."""
 
     inputs: tuple[str | SizeValue | None, ...]
     buffers: Mapping[str, Buffer]
@@ -130,6 +142,7 @@ class Program:
     outputs: tuple[View | SizeValue | int | float | bool | None, ...]
     constants: Mapping[str, Any] = field(default_factory=dict)  # buffer -> torch.Tensor
     sources: Mapping[str, Source] = field(default_factory=dict)  # by FX node name
+    apart: frozenset[int] = frozenset()
 
 
 class Builder:
@@ -190,3 +203,16 @@ def operands(scalar: Scalar) -> tuple[Scalar, ...]:
 
 def gathered(index: tuple[Index, ...]) -> tuple[Scalar, ...]:
     return tuple(a.scalar for part in index for a in atoms(part) if isinstance(a, Gathered))
+
+
+def varies(scalar: Scalar) -> frozenset[Axis]:
+    """The axes that a scalar without reductions depends on."""
+    inner = scalars(Nest("", (), (), (Store("", (), scalar),)))
+    return frozenset(axis for one in inner for part in one.index for axis in axes_of(part))
+
+
+def guards(nest: Nest) -> frozenset[str]:
+    """The flags that must have been found true before a nest runs."""
+    indices = [*(scalar.index for scalar in scalars(nest)), *(s.index for s in nest.stores)]
+    found = (a for index in indices for part in index for a in atoms(part))
+    return frozenset(a.guard for a in found if isinstance(a, Gathered) and a.guard)

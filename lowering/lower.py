@@ -15,22 +15,35 @@ import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ..engine.dtypes import word_of
+from ..engine.loop_choices import LoopChoices
 from ..engine.op import Bound, Op
 from ..engine.ops import OpTable
 from ..engine.rule import ScalarEntry
 from .assemble import ASSEMBLE
+from .batch_norms import BATCH_NORMS
 from .creation import CREATION
 from .draws import DRAWS
-from .externs import VALUES, as_argument, extern
+from .externs import VALUES, as_argument, extern, meta_of
+from .frozen import FROZEN
+from .geometry import GEOMETRY
 from .index import as_index
 from .indexing import INDEXING
-from .loops import Program, Scalar, SizeValue, Store, View
+from .loops import Buffer, Nest, Program, Scalar, SizeValue, Step, Store, View, scalars
+from .losses import LOSSES
+from .norm_gradients import NORM_GRADIENTS
 from .norms import NORMS
+from .padding import PADDING
 from .pointwise import Meaning
+from .pools import POOLS
+from .prims import PRIMS
 from .promotion import promoted
+from .quantize import QUANTIZE
 from .reductions import REDUCTIONS
+from .scans import SCANS
+from .scatter import SCATTER
 from .sources import sources_of
 from .values import (
     Indices,
@@ -42,7 +55,7 @@ from .values import (
     strided,
 )
 from .views import VIEWS, Lower, broadcast_index, is_view
-from .work import Declined, LoweringError, Work, has_strides, is_size, supported
+from .work import GENERATED, Declined, LoweringError, Work, has_strides, is_size, supported
 
 
 def copy(work: Work, node: fx.Node, x: Value, *_: Any) -> Stored:
@@ -50,18 +63,20 @@ def copy(work: Work, node: fx.Node, x: Value, *_: Any) -> Stored:
     return work.pointwise(node, node.meta["val"], lambda index: work.load(x, index))
 
 
+EXTREMES = ("max", "min", "argmax", "argmin")
 COPIES: Mapping[str, Lower] = {
     name: copy for name in ("clone", "cast", "_to_copy", "contiguous", "lift_fresh_copy")
 }
 CLASSES: Mapping[str, Mapping[str, Lower]] = {
-    "pointwise": {**COPIES, **ASSEMBLE},
+    "pointwise": {**COPIES, **ASSEMBLE, **PADDING, **GEOMETRY, **LOSSES, **QUANTIZE, **PRIMS},
     "view": VIEWS,
-    "creation": CREATION,
-    "reduction": {**REDUCTIONS, **NORMS},
+    "creation": {**CREATION, **FROZEN},
+    "reduction": {**REDUCTIONS, **NORMS, **NORM_GRADIENTS, **BATCH_NORMS, **SCANS, **POOLS},
+    "indexed": INDEXING,
+    "scatter": SCATTER,
 }
 PYTHON: Mapping[str, Lower] = {
-    **{name: lower for table in CLASSES.values() for name, lower in table.items()},
-    **INDEXING,
+    name: lower for table in CLASSES.values() for name, lower in table.items()
 }
 # Overloads that no entry of rules/ops names, whose arguments a lowering takes as they are.
 OVERLOADS: Mapping[str, str] = {
@@ -72,25 +87,32 @@ OVERLOADS: Mapping[str, str] = {
 }
 
 
-def lower(gm: fx.GraphModule, table: OpTable, scalars: Mapping[str, ScalarEntry]) -> Program:
+def lower(
+    gm: fx.GraphModule,
+    table: OpTable,
+    scalars: Mapping[str, ScalarEntry],
+    loops: LoopChoices | None = None,
+) -> Program:
     """The loop IR of a graph.
 
     `scalars` are the scalar ops that the target can spell; a pointwise op whose meaning needs
-    another is an extern. Raises LoweringError where the graph passes something that is
-    neither a tensor nor a number.
+    another is an extern. `loops` are the target's numbers, those of the CPU by default. Raises
+    LoweringError where the graph passes something that is neither a tensor nor a number.
     """
-    return Lowering(gm, table, scalars).run()
+    return Lowering(gm, table, scalars, loops).run()
 
 
-def lowered_ops(table: OpTable) -> dict[str, str]:
-    """Which canonical ops become loop nests or index arithmetic, and as what: "pointwise",
-    "view", "reduction" or "creation". The rest are extern calls; so are gathers, but for those
-    whose indices are known to be in range."""
+def lowered_ops(table: OpTable, device: str = "cpu") -> dict[str, str]:
+    """Which canonical ops become loop nests or index arithmetic on a device type, and as what:
+    "pointwise", "view", "reduction", "creation", "indexed" or "scatter"; nothing but views where
+    no loops are generated. The rest are extern calls."""
     found = {name: kind for kind, ops in CLASSES.items() for name in ops}
     for name in table.names():
         op = table.find(name)
         if op is not None and op.entry is not None and op.entry.scalar is not None:
             found[op.name] = "pointwise"
+    if device not in GENERATED:
+        found = {name: kind for name, kind in found.items() if kind == "view"}
     return found
 
 
@@ -98,14 +120,19 @@ class Lowering:
     """Walks the graph once."""
 
     def __init__(
-        self, gm: fx.GraphModule, table: OpTable, scalars: Mapping[str, ScalarEntry]
+        self,
+        gm: fx.GraphModule,
+        table: OpTable,
+        scalars: Mapping[str, ScalarEntry],
+        loops: LoopChoices | None,
     ) -> None:
-        self._work = Work(gm)
+        self._work = Work(gm, loops)
         self._nodes = list(gm.graph.nodes)
         self._table = table
         self._scalars = scalars
         self._inputs: list[str | SizeValue | None] = []
         self._outputs: tuple[View | SizeValue | int | float | bool | None, ...] = ()
+        self._apart: frozenset[int] = frozenset()
         self._mutating = False
         self._symbols: set[sympy.Symbol] = set()  # whose values the inputs give
 
@@ -120,6 +147,7 @@ class Lowering:
             self._outputs,
             work.constants,
             sources_of(self._nodes),
+            self._apart,
         )
 
     def _visit(self, node: fx.Node) -> None:
@@ -167,8 +195,9 @@ class Lowering:
 
     def _call(self, node: fx.Node) -> Any:
         value = node.meta.get("val")
-        if not symbols_in(value) <= self._symbols:
-            raise LoweringError(f"the size of {node.name} depends on data")
+        if node.target is not operator.getitem and not symbols_in(meta_of(node)) <= self._symbols:
+            self._symbols |= symbols_in(meta_of(node))  # the call alone can tell
+            return extern(self._work, node)
         if isinstance(value, torch.SymInt):
             return size_of(value)
         if isinstance(value, torch.SymFloat | torch.SymBool):
@@ -195,7 +224,7 @@ class Lowering:
             raise Declined
         if not _all(supported, node):
             return self._view(node)
-        made, given = DRAWS.get(node.target), node.args
+        work, made, given = self._work, DRAWS.get(node.target), node.args
         if made is None:
             bound = self._table.bind(node.target, node.args, node.kwargs)
             if bound is None:
@@ -205,12 +234,15 @@ class Lowering:
             made, given = PYTHON.get(_family(bound.op)), bound.args
         if made is None:
             raise Declined
-        args = [as_argument(self._work, arg) for arg in given]
-        mark = len(self._work.steps)
+        args = [as_argument(work, arg) for arg in given]
+        mark = len(work.steps)
         try:
-            return made(self._work, node, *args)
+            value = made(work, node, *args)
+            if any(map(_may_be_empty, work.steps[mark:])):
+                raise Declined
+            return value
         except Declined:
-            del self._work.steps[mark:]
+            work.undo(mark)
             raise
 
     def _view(self, node: fx.Node) -> Any:
@@ -240,7 +272,8 @@ class Lowering:
             param.name: as_argument(work, arg)
             for param, arg in zip(bound.op.params, bound.args, strict=True)
         }
-        dtype = _meeting(values) if result == "bool" else result
+        operands = {name: values[name] for name in values.keys() - _modifiers(bound.op)}
+        dtype = _meeting(operands) if result == "bool" else result
         single = frozenset(name for name, value in values.items() if _is_single(value))
 
         def make(index: Indices) -> Scalar:
@@ -297,6 +330,8 @@ class Lowering:
             value = work.env.get(source)
             if not isinstance(value, VALUES) or copy.args[0] is source:
                 continue
+            if isinstance(value, Stored) and _is_all_of(work.env.get(copy.args[0]), value.buffer):
+                continue  # the value was made in place
             base = root(value)
             if isinstance(base, Stored) and base.buffer.name in names:
                 fresh = work.buffer(source.name, value.dtype, value.shape)
@@ -306,6 +341,11 @@ class Lowering:
 
     def _results(self, outputs: Any) -> tuple[View | SizeValue | int | float | bool | None, ...]:
         listed = outputs if isinstance(outputs, list | tuple) else (outputs,)
+        self._apart = frozenset(
+            place
+            for place, item in enumerate(listed)
+            if isinstance(item, fx.Node) and item not in listed[:place]
+        )
         return tuple(self._result(item) for item in listed)
 
     def _result(self, item: Any) -> View | SizeValue | int | float | bool | None:
@@ -343,6 +383,11 @@ def _family(op: Op) -> str:
     return OVERLOADS.get(op.name, op.name.removesuffix(".default"))
 
 
+def _modifiers(op: Op) -> frozenset[str]:
+    """Arguments that say how (`alpha`), and are no operands."""
+    return frozenset(param.name for param in op.params if not param.required)
+
+
 def _meeting(values: Mapping[str, Any]) -> str:
     """The dtype in which tensors and numbers meet."""
     operands: list[Any] = []
@@ -352,6 +397,17 @@ def _meeting(values: Mapping[str, Any]) -> str:
         elif isinstance(value, bool | int | float) or is_size(value):
             operands.append(value)
     return promoted(operands) if operands else "bool"
+
+
+def _may_be_empty(step: Step) -> bool:
+    """Whether a nest looks for an extreme among values that only a run can count: eager refuses
+    to where there are none."""
+    if not isinstance(step, Nest):
+        return False
+    sizes = [axis.size for axis in step.raxes if not isinstance(axis.size, int)]
+    symbols = {symbol for size in sizes for symbol in size.free_symbols}
+    unknown = any(symbol_is_type(symbol, SymT.UNBACKED_INT) for symbol in symbols)
+    return unknown and any(s.op == "reduce" and s.value in EXTREMES for s in scalars(step))
 
 
 def _is_single(value: Any) -> bool:
@@ -366,6 +422,10 @@ def _all(fits: Callable[[torch.Tensor], bool], node: fx.Node) -> bool:
     for value in tensors:
         flat += value if isinstance(value, list | tuple) else [value]
     return all(fits(value) for value in flat if isinstance(value, torch.Tensor))
+
+
+def _is_all_of(place: Any, buffer: Buffer) -> bool:
+    return isinstance(place, Stored) and place.buffer == buffer
 
 
 def _overlaps(shape: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:

@@ -58,7 +58,7 @@ def _softmax(work: Work, node: fx.Node, x: Value, dim: int, *, log: bool) -> Val
         value = make("sub", (shifted, make("log", (total(),), dtype)), dtype)
     else:
         value = make("div", (power, total()), dtype)
-    return _last(work, node, meta, space, value)
+    return last(work, node, meta, space, value)
 
 
 def _along(x: Value, dim: int) -> Space:
@@ -66,7 +66,7 @@ def _along(x: Value, dim: int) -> Space:
     return space_over(x.shape, (number(dim) % rank,) if rank else ())
 
 
-def _last(
+def last(
     work: Work,
     node: fx.Node,
     meta: torch.Tensor,
@@ -114,7 +114,7 @@ def _softmax_backward(
         value = make("sub", (slope, make("mul", (power, total()), dtype)), dtype)
     else:
         value = make("mul", (make("sub", (slope, total()), dtype), out), dtype)
-    return _last(work, node, meta, space, value)
+    return last(work, node, meta, space, value)
 
 
 def layer_norm(
@@ -129,7 +129,7 @@ def layer_norm(
     rank, tail = len(x.shape), len(sizes(shape))
     space = space_over(x.shape, tuple(range(rank - tail, rank)))
     where = space.whole[rank - tail :]
-    return _normalised(work, node, x, space, eps, _affine(work, weight, bias, where))
+    return _normalised(work, node, x, space, eps, affine(work, weight, bias, where))
 
 
 def rms_norm(
@@ -149,11 +149,11 @@ def rms_norm(
     shifted = make("add", (mean, work.builder.const(float(eps), dtype)), dtype)
     scale = partial(work, node, "rstd", space, make("rsqrt", (shifted,), dtype))
     value = make("mul", (item, scale()), dtype)
-    finish = _affine(work, weight, None, space.whole[rank - tail :])
-    return _last(work, node, meta, space, finish(value))
+    finish = affine(work, weight, None, space.whole[rank - tail :])
+    return last(work, node, meta, space, finish(value))
 
 
-def _affine(
+def affine(
     work: Work, weight: Value | None, bias: Value | None, where: Indices
 ) -> Callable[[Scalar], Scalar]:
     """value * weight + bias, each optional, read at `where`."""
@@ -189,7 +189,7 @@ def _normalised(
     item = work.builder.cast(work.load(x, space.whole), dtype)
     centred = make("sub", (item, average()), dtype)
     value = finish(make("mul", (centred, scale()), dtype))
-    out = _last(work, node, metas[0], space, value, place)
+    out = last(work, node, metas[0], space, value, place)
     return [out, *_saved(node, metas[1:3], (average, scale))]
 
 
@@ -223,7 +223,7 @@ def group_norm(
     space = space_over(rows, tuple(range(2, len(rows))))
     first, group, inner = space.whole[:3]
     channel = group * per + inner
-    finish = _affine(work, weight, bias, (channel,))
+    finish = affine(work, weight, bias, (channel,))
     place = (first, channel, *space.whole[3:])
     return _normalised(work, node, reshaped(x, rows), space, eps, finish, place)
 
@@ -257,7 +257,7 @@ def batch_norm_inference(
         shifted = make("add", (spread, work.builder.const(float(eps), dtype)), dtype)
         centred = make("sub", (item, average), dtype)
         scaled = make("mul", (centred, make("rsqrt", (shifted,), dtype)), dtype)
-        return _affine(work, weight, bias, channel)(scaled)
+        return affine(work, weight, bias, channel)(scaled)
 
     out = work.pointwise(node, metas[0], value)
     return [out, *(Stored(work.buffer_like(node, meta)) for meta in metas[1:])]

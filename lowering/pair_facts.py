@@ -13,24 +13,19 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 from ..engine.dtypes import dtype_of
+from .collisions import scatters, shared_axes
 from .dependence import Graph, Node
 from .domain import estimate, invert, points, product
-from .index import Axis, Index, Size, axes_of, substitute
+from .index import Axis, Index, Size, substitute
 from .join import Joiner, merged
-from .loops import Nest, Scalar, Store, gathered, scalars
-from .pieces import seam
+from .loops import Nest, Scalar, Store
+from .nest_facts import axes_behind, cost, reads_before_writes
+from .pieces import seam, write_apart
 from .relate import Relation, Seed, relate, seeds_between, whole_box
 from .sources import Source
 
 Value = TypeVar("Value")
 
-# Scalar ops that cost about as much as ten others.
-COSTLY = {
-    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin"),
-    *("acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "atan2", "erf"),
-    *("erfc", "sigmoid", "pow", "lgamma", "digamma", "erfinv", "hypot", "fmod", "remainder"),
-}
-FREE = {"load", "const", "index", "cast"}
 # Shared buffers that are tried, the largest first, when two independent nests are laid on
 # one another.
 SEEDS_TRIED = 4
@@ -77,7 +72,7 @@ class PairFacts:
 
     def flops(self, node: Node) -> int:
         """Scalar operations per point; a transcendental counts as ten (estimate)."""
-        return self._once("flops", node, lambda: sum(map(_cost, node.body)))
+        return self._once("flops", node, lambda: sum(map(cost, node.body)))
 
     def scalars(self, node: Node) -> int:
         """How many different scalars the body has, loads and constants included."""
@@ -91,9 +86,13 @@ class PairFacts:
         """How many different buffers the nest reads or writes."""
         return len(node.reads | node.writes)
 
-    def atomics(self, node: Node) -> int:
-        """How many stores add to memory that several points may share."""
-        return sum(store.mode == "add" for store in node.nest.stores)
+    def scattered(self, node: Node) -> int:
+        """How many stores may write to one element from several points."""
+        return sum(map(scatters, node.nest.stores))
+
+    def crowded(self, node: Node) -> int:
+        """How many axes have points that may write to one element; they run in order."""
+        return len(shared_axes(node.nest, self._graph.buffers))
 
     def bytes(self, node: Node) -> int:
         """Bytes of everything the nest writes (estimate)."""
@@ -134,6 +133,24 @@ class PairFacts:
             "beside", (producer, consumer), lambda: _ends_meet(producer, consumer) is not None
         )
 
+    def apart(self, producer: Node, consumer: Node) -> bool:
+        """Whether both write to one buffer, but to different elements, and nothing else says
+        which one must run first."""
+        around = self._graph.reaches_around
+        return (
+            not producer.writes.isdisjoint(consumer.writes)
+            and producer.reads.isdisjoint(consumer.writes)
+            and consumer.reads.isdisjoint(producer.writes)
+            and self._split(producer, consumer)
+            and not (around(producer, consumer) or around(consumer, producer))
+        )
+
+    def alike(self, producer: Node, consumer: Node) -> bool:
+        """Whether both nests loop over equal sizes in equal order."""
+        return self._once("sizes", producer, lambda: _sizes(producer)) == self._once(
+            "sizes", consumer, lambda: _sizes(consumer)
+        )
+
     def independent(self, producer: Node, consumer: Node) -> bool:
         """Whether neither must run before the other."""
         graph = self._graph
@@ -168,13 +185,15 @@ class PairFacts:
         """Whether the joined nest would read memory that another of its points, or an earlier
         store, overwrites."""
         fed = self._fed(producer, consumer)
-        if not producer.writes.isdisjoint(consumer.writes):
+        common = producer.writes & consumer.writes
+        if common:
             loaded = producer.loads.keys() | consumer.loads.keys()
-            return not self.beside(producer, consumer) or not loaded.isdisjoint(producer.writes)
+            if not loaded.isdisjoint(common) or not self._split(producer, consumer):
+                return True
         reads = producer.reads | (consumer.reads - fed)
         if reads.isdisjoint(consumer.writes | producer.writes):
             return False
-        return not _reads_before_writes(self.joined(producer, consumer))
+        return not reads_before_writes(self.joined(producer, consumer))
 
     # Two nests: where the points of one are in the other
 
@@ -182,7 +201,7 @@ class PairFacts:
         """How many points of the consumer read the producer's values (exact; the most
         detailed read counts)."""
         reads = self._reads(producer, consumer)
-        return max((points(_axes(load.index)) for load in reads), key=estimate, default=1)
+        return max((points(axes_behind(load.index)) for load in reads), key=estimate, default=1)
 
     def invertible(self, producer: Node, consumer: Node) -> bool:
         """Whether every element the consumer may read is written by exactly one point of the
@@ -233,7 +252,7 @@ class PairFacts:
     def recompute(self, producer: Node, consumer: Node) -> float:
         """How often each value of the producer is computed once it is inlined (estimate)."""
         reads = self._reads(producer, consumer)
-        total = sum(estimate(points(_axes(load.index))) for load in reads)
+        total = sum(estimate(points(axes_behind(load.index))) for load in reads)
         return total / max(estimate(self.domain(producer)), 1)
 
     def saved(self, producer: Node, consumer: Node) -> int:
@@ -278,6 +297,8 @@ class PairFacts:
         axes, raxes = second.axes, second.raxes
         stores: tuple[Store, ...]
         meeting = _ends_meet(producer, consumer)
+        if self.outside(producer) and self.alike(producer, consumer):
+            meeting = None  # the memory is needed anyway: two stores need no choice per point
         if meeting is not None:
             axes, store = self._joiner.side_by_side(*meeting)
             stores = (store,)
@@ -323,6 +344,10 @@ class PairFacts:
                     return False
         return True
 
+    def _split(self, producer: Node, consumer: Node) -> bool:
+        pair = (producer, consumer)
+        return self._once("split", pair, lambda: write_apart(producer.nest, consumer.nest))
+
     def _fed(self, producer: Node, consumer: Node) -> set[str]:
         if not self.feeds(producer, consumer):
             return set()
@@ -350,7 +375,7 @@ class PairFacts:
 
     def _read_bytes(self, node: Node, name: str) -> int:
         item = dtype_of(self._graph.buffers[name].dtype).itemsize
-        touched = max(estimate(points(_axes(load.index))) for load in node.loads[name])
+        touched = max(estimate(points(axes_behind(load.index))) for load in node.loads[name])
         return min(touched * item, self._size(name))
 
     def _size(self, name: str) -> int:
@@ -371,11 +396,12 @@ class PairFacts:
 
 # The words that rules may use.
 FACTS = (
-    *("kind", "domain", "rows", "columns", "flops", "scalars", "stores", "buffers", "atomics"),
+    *("kind", "domain", "rows", "columns", "flops", "scalars", "stores", "buffers", "scattered"),
+    "crowded",
     *("bytes", "readers", "outside", "feeds", "beside", "independent", "reaches_around"),
     *("same_device", "distance", "overwritten", "hazard", "read_domain", "invertible"),
-    "same_rows",
-    *("same_columns", "same_positions", "exact_reads", "stays", "copies", "recompute", "saved"),
+    *("apart", "alike", "same_rows", "same_columns", "same_positions", "exact_reads", "stays"),
+    *("copies", "recompute", "saved"),
     *("common", "shared", "does", "within"),
 )
 
@@ -383,6 +409,13 @@ FACTS = (
 def _kind(node: Node) -> str:
     reduces = node.nest.raxes or any(scalar.op == "reduce" for scalar in node.body)
     return "reduction" if reduces else "pointwise"
+
+
+def _sizes(node: Node) -> tuple[list[Size], list[Size]]:
+    """Sizes of the parallel and of the reduced axes, those of one point left out."""
+    groups = (node.nest.axes, node.nest.raxes)
+    rows, columns = ([axis.size for axis in group if axis.size != 1] for group in groups)
+    return rows, columns
 
 
 def _ends_meet(producer: Node, consumer: Node) -> tuple[Nest, Nest] | None:
@@ -403,48 +436,5 @@ def _first_fit(guest: Nest, host: Nest, seeds: list[Seed]) -> Relation:
     return found[-1] if found[-1].fits else found[0]
 
 
-def _axes(index: tuple[Index, ...]) -> set[Axis]:
-    """Axes of an index, those that gathered values depend on included."""
-    found = {axis for part in index for axis in axes_of(part)}
-    for scalar in gathered(index):
-        for inner in _below(scalar):
-            found |= {axis for part in inner.index for axis in axes_of(part)}
-    return found
-
-
-def _below(scalar: Scalar) -> list[Scalar]:
-    return scalars(Nest("", (), (), (Store("", (), scalar),)))
-
-
 def _moved(load: Scalar, places: Mapping[Axis, Index]) -> tuple[Index, ...]:
     return tuple(substitute(part, places) for part in load.index)
-
-
-def _cost(scalar: Scalar) -> int:
-    if scalar.op in FREE:
-        return 0
-    return 10 if scalar.op in COSTLY else 1
-
-
-def _reads_before_writes(nest: Nest) -> bool:
-    """Whether each point loads from memory the nest overwrites only at its own element."""
-    loads: dict[str, list[Scalar]] = {}
-    for scalar in scalars(nest):
-        if scalar.op == "load" and scalar.buffer is not None:
-            loads.setdefault(scalar.buffer, []).append(scalar)
-    for store in nest.stores:
-        reads = loads.get(store.buffer, [])
-        if not reads:
-            continue
-        own = {axis for axis in nest.axes if axis.size != 1} <= _plain_axes(store.index)
-        if nest.raxes or store.mode != "set" or not own:
-            return False
-        if any(load.index != store.index for load in reads):
-            return False
-    return True
-
-
-def _plain_axes(index: tuple[Index, ...]) -> set[Axis]:
-    """Axes that are dims of an index by themselves."""
-    parts = [part.terms[0][0] for part in index if len(part.terms) == 1]
-    return {atom for atom in parts if isinstance(atom, Axis)}

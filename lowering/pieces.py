@@ -1,6 +1,6 @@
 """Loop nests that each fill one region of a buffer, as `cat` and `stack` make them.
 
-Takes two pointwise nests; finds whether their regions touch along one dim, and makes the one
+Takes two nests; finds whether their regions touch along one dim or lie apart, and makes the one
 nest that fills both by choosing per point. Each part's loads happen only in its own region.
 """
 
@@ -13,6 +13,7 @@ from .domain import digits, invert, points, product
 from .index import ZERO, Axis, Index, Size, as_index
 from .loops import Buffer, Builder, Nest, Scalar, Store
 from .masking import Masked
+from .ranges import at_most
 from .rewrite import Rewriter
 
 
@@ -59,6 +60,41 @@ def seam(first: Nest, second: Nest) -> int | None:
     (dim,) = other
     end = (as_index(one.low[dim]) + one.size[dim]).const
     return dim if end == two.low[dim] else None
+
+
+def write_apart(first: Nest, second: Nest) -> bool:
+    """Whether it is known that no element is written by both."""
+    return all(
+        _apart(_box(one), _box(other))
+        for one in first.stores
+        for other in second.stores
+        if one.buffer == other.buffer
+    )
+
+
+def _box(store: Store) -> Region | None:
+    """A box that holds every element that a store writes."""
+    found = [digits(Index(part.terms)) for part in store.index]
+    if store.mode != "set" or any(chain is None for chain in found):
+        return None
+    return Region(
+        tuple(part.const for part in store.index),
+        tuple(points(axis for axis, _ in chain or ()) for chain in found),
+    )
+
+
+def _apart(one: Region | None, other: Region | None) -> bool:
+    if one is None or other is None:
+        return False
+    return any(
+        _ends_before(one, other, dim) or _ends_before(other, one, dim)
+        for dim in range(len(one.low))
+    )
+
+
+def _ends_before(one: Region, other: Region, dim: int) -> bool:
+    end = (as_index(one.low[dim]) + one.size[dim]).const
+    return at_most(end, other.low[dim])
 
 
 def side_by_side(

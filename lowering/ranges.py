@@ -38,9 +38,11 @@ def interval(scalar: Scalar, known: Mapping[str, Range]) -> Range | None:
             return _cast(interval(scalar.args[0], known), scalar.dtype)
         case "where":
             return hull(interval(scalar.args[1], known), interval(scalar.args[2], known))
-        case "reduce" if scalar.value in ("max", "min"):
+        case "reduce" | "scan" if scalar.value in ("max", "min"):
             return interval(scalar.args[0], known)
     parts = [interval(arg, known) for arg in scalar.args]
+    if scalar.op in ("maximum", "minimum", "remainder"):  # bounds of one operand are enough
+        parts = [part or _every(arg) for part, arg in zip(parts, scalar.args, strict=True)]
     if any(part is None for part in parts):
         return None
     made = _arithmetic(scalar.op, [part for part in parts if part is not None])
@@ -104,6 +106,14 @@ def _smaller(a: Size, b: Size) -> Size | None:
 
 def _larger(a: Size, b: Size) -> Size | None:
     return b if at_most(a, b) else a if at_most(b, a) else None
+
+
+def _every(scalar: Scalar) -> Range | None:
+    """All values of an integer dtype."""
+    if scalar.dtype not in INTS:
+        return None
+    info = torch.iinfo(dtype_of(scalar.dtype))
+    return info.min, info.max
 
 
 def _cast(found: Range | None, dtype: str) -> Range | None:

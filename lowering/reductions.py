@@ -78,6 +78,8 @@ def reduced(work: Work, kind: str, value: Scalar, space: Space) -> Scalar:
     if kind in EXTREMA and any(axis.size == 0 for axis in space.raxes):
         raise Declined  # there is no such element: eager says so, or has its own answer
     if all(axis.size == 1 for axis in space.raxes):
+        if kind == "sum" and dtype in FLOATS:  # sums start from 0: that of -0.0 is 0.0
+            return work.builder.make("add", (value, work.builder.const(0.0, dtype)), dtype)
         return work.builder.const(0, "i64") if place else value
     return work.builder.make("reduce", (value,), dtype, value=kind)
 

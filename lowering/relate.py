@@ -44,7 +44,7 @@ class Relation:
 
     rows: every row of the guest is a row of the joined nest, once
     columns: every reduced point of the guest is a reduced point of the joined nest, once
-    positions: arg-reductions of the guest count positions in the same order as before
+    positions: arg-reductions and scans of the guest go through the same order as before
     """
 
     guest: Mapping[Axis, Index]
@@ -88,8 +88,11 @@ def whole_box(guest: Nest, host: Nest) -> Relation:
 
 
 def counts_positions(nest: Nest) -> bool:
-    """Whether a nest has arg-reductions, whose result depends on the order of `raxes`."""
-    return any(s.op == "reduce" and s.value in ("argmax", "argmin") for s in scalars(nest))
+    """Whether a nest has arg-reductions or scans, whose result depends on the order of `raxes`."""
+    return any(
+        s.op == "scan" or (s.op == "reduce" and s.value in ("argmax", "argmin"))
+        for s in scalars(nest)
+    )
 
 
 def seeds_between(

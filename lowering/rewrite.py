@@ -55,12 +55,12 @@ class Rewriter:
         return Store(store.buffer, self.index(store.index), self.scalar(store.value), store.mode)
 
     def _place(self, value: Index) -> Index:
-        gathers = {
-            atom: gather(self.scalar(atom.scalar), atom)
-            for atom in atoms(value)
-            if isinstance(atom, Gathered)
-        }
+        gathers = {atom: self.replaced(atom) for atom in atoms(value) if isinstance(atom, Gathered)}
         return substitute(value, self._places, gathers)
+
+    def replaced(self, atom: Gathered) -> Index:
+        """The index to put in place of one that is read from data."""
+        return gather(self.scalar(atom.scalar), atom)
 
     def _make(self, scalar: Scalar) -> Scalar:
         made = self._builder.make(
@@ -78,12 +78,12 @@ class Rewriter:
 
 def gather(scalar: Scalar, like: Gathered) -> Index:
     """The index that reads `scalar`: plain arithmetic where it is an index value within
-    bounds, else a gathered atom of the size of `like`."""
+    bounds, else a gathered atom of the size and with the guard of `like`."""
     if scalar.op == "index":
         return scalar.index[0]
     if scalar.op == "const":
         return as_index(int(scalar.value))
-    return Index(((Gathered(scalar, like.size), 1),))
+    return Index(((Gathered(scalar, like.size, like.guard), 1),))
 
 
 def rewrite(

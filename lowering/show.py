@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .index import Axis, Index
+from .index import Atom, Axis, Gathered, Index, Quotient
 from .loops import Buffer, Extern, Nest, Program, Scalar, SizeValue, View, scalars
+
+SIGNS = {"set": "=", "add": "+=", "mul": "*=", "max": "max=", "min": "min="}
 
 
 def show_program(program: Program) -> str:
@@ -33,8 +35,8 @@ def show_nest(nest: Nest) -> str:
         names[id(scalar)] = f"%{number}"
         lines.append(f"  %{number}: {scalar.dtype} = {_scalar_text(scalar, names)}")
     for store in nest.stores:
-        sign = "=" if store.mode == "set" else "+="
-        place = _index_text(store.index)
+        sign = SIGNS[store.mode]
+        place = _index_text(store.index, names)
         lines.append(f"  {store.buffer}[{place}] {sign} {names[id(store.value)]}")
     return "\n".join(lines)
 
@@ -44,18 +46,39 @@ def _scalar_text(scalar: Scalar, names: dict[int, str]) -> str:
     match scalar.op:
         case "load":
             guard = f" where {arguments}" if arguments else ""
-            return f"{scalar.buffer}[{_index_text(scalar.index)}]{guard}"
+            return f"{scalar.buffer}[{_index_text(scalar.index, names)}]{guard}"
         case "const":
             return repr(scalar.value)
         case "index":
-            return f"index {_index_text(scalar.index)}"
+            return f"index {_index_text(scalar.index, names)}"
         case "reduce":
             return f"reduce {scalar.value}({arguments})"
+        case "scan":
+            return f"scan {scalar.value}({arguments})"
     return f"{scalar.op}({arguments})"
 
 
-def _index_text(index: tuple[Index, ...]) -> str:
-    return ", ".join(str(part) for part in index)
+def _index_text(index: tuple[Index, ...], names: dict[int, str]) -> str:
+    return ", ".join(_part_text(part, names) for part in index)
+
+
+def _part_text(part: Index, names: dict[int, str]) -> str:
+    terms = [(_atom_text(atom, names), size) for atom, size in part.terms]
+    parts = [text if size == 1 else f"{size}*{text}" for text, size in terms]
+    if part.const != 0 or not parts:
+        parts.append(str(part.const))
+    return " + ".join(parts)
+
+
+def _atom_text(atom: Atom, names: dict[int, str]) -> str:
+    match atom:
+        case Axis(name=name):
+            return name
+        case Gathered(scalar=scalar, guard=guard):
+            return f"[{names[id(scalar)]} by {guard}]" if guard else f"[{names[id(scalar)]}]"
+        case Quotient(value=value, divisor=divisor):
+            return f"(({_part_text(value, names)}) // {divisor})"
+    return f"(({_part_text(atom.value, names)}) % {atom.divisor})"
 
 
 def _axes_text(axes: tuple[Axis, ...]) -> str:

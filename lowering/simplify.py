@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
+from ..engine.loop_choices import LoopChoices
+from ..engine.target import load_target
+from .collisions import scatters, shared_axes
 from .domain import cut, cuts_of, estimate, product
 from .index import (
     ZERO,
@@ -28,11 +32,11 @@ from .index import (
 )
 from .loops import Buffer, Builder, Nest, Program, scalars
 from .relate import counts_positions, divided
-from .rewrite import rewrite_nest
+from .rewrite import Rewriter, rewrite_nest
+from .sampled import REPEATS, with_plain_places
 
-# An axis that some access walks as a whole is cut only into pieces at least this long:
-# shorter inner loops cost more than the divisions they save.
-SHORTEST_PIECE = 16
+# Scalars of a body that is repeated for neighbours of one element.
+MOST_INTERLEAVED = 96
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class _Accesses:
 
     positions: tuple[Index, ...]
     values: tuple[Index, ...]
+    colliding: tuple[Axis, ...]  # along which points may write to one element
 
     @property
     def all(self) -> tuple[Index, ...]:
@@ -50,19 +55,24 @@ class _Accesses:
 Step = Callable[[Nest, _Accesses, Builder], Nest]
 
 
-def simplify(program: Program) -> Program:
-    """`program` with every nest simplified."""
+def simplify(program: Program, loops: LoopChoices | None = None) -> Program:
+    """`program` with every nest simplified, for the loops of the target "cpu" unless given."""
     steps = tuple(
-        simplify_nest(step, program.buffers) if isinstance(step, Nest) else step
+        simplify_nest(step, program.buffers, loops) if isinstance(step, Nest) else step
         for step in program.steps
     )
     return replace(program, steps=steps)
 
 
-def simplify_nest(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+def simplify_nest(
+    nest: Nest, buffers: Mapping[str, Buffer], loops: LoopChoices | None = None
+) -> Nest:
     """One nest simplified; `buffers` gives the strides of what it touches."""
     builder = Builder()
-    steps: tuple[Step, ...] = (_drop, _cut, _sort, _merge, _rename)
+    shortest = (loops or load_target("cpu").loops).shortest_piece
+    nest = with_plain_places(nest, builder)
+    cut_long, interleave = partial(_cut, shortest), partial(_interleave, shortest)
+    steps: tuple[Step, ...] = (_drop, cut_long, _sort, interleave, _merge, _rename)
     for step in steps:
         nest = step(nest, _accesses(nest, buffers), builder)
     return nest
@@ -78,7 +88,8 @@ def _accesses(nest: Nest, buffers: Mapping[str, Buffer]) -> _Accesses:
         elif scalar.op == "index":
             values.append(scalar.index[0])
     by_detail = [sorted(some, key=lambda i: -len(i.terms)) for some in (stores, loads)]
-    return _Accesses((*by_detail[0], *by_detail[1]), tuple(values))
+    positions = (*by_detail[0], *by_detail[1])
+    return _Accesses(positions, tuple(values), shared_axes(nest, buffers))
 
 
 def _drop(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
@@ -93,8 +104,11 @@ def _drop(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
     return rewrite_nest(nest, builder, dict.fromkeys(single, ZERO), axes, raxes)
 
 
-def _cut(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
-    axes = tuple(a for a in (*nest.axes, *nest.raxes) if _worth_cutting(a, accesses.all))
+def _cut(shortest: int, nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+    """An axis that some access walks as a whole is cut only into pieces at least this long:
+    shorter inner loops cost more than the divisions they save."""
+    axes = (*nest.axes, *nest.raxes)
+    axes = tuple(axis for axis in axes if _worth_cutting(axis, accesses.all, shortest))
     if not axes:
         return nest
     parts = cut(axes, accesses.all, {axis.name for axis in (*nest.axes, *nest.raxes)})
@@ -103,7 +117,7 @@ def _cut(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
     return rewrite_nest(nest, builder, parts, divided(nest.axes, parts), divided(nest.raxes, parts))
 
 
-def _worth_cutting(axis: Axis, accesses: Iterable[Index]) -> bool:
+def _worth_cutting(axis: Axis, accesses: Iterable[Index], allowed: int) -> bool:
     whole, shortest = False, None
     for access in accesses:
         whole = whole or access.coefficient(axis) != 0
@@ -112,7 +126,7 @@ def _worth_cutting(axis: Axis, accesses: Iterable[Index]) -> bool:
                 if found == axis:
                     size = estimate(divisor)
                     shortest = size if shortest is None else min(shortest, size)
-    return shortest is not None and (not whole or shortest >= SHORTEST_PIECE)
+    return shortest is not None and (not whole or shortest >= allowed)
 
 
 def _sort(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
@@ -121,7 +135,14 @@ def _sort(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
     raxes = nest.raxes
     if not counts_positions(nest):
         raxes = _sorted(raxes, accesses.positions)
-    return replace(nest, axes=_sorted(nest.axes, accesses.positions), raxes=raxes)
+    axes = _in_order(_sorted(nest.axes, accesses.positions), accesses.colliding)
+    return replace(nest, axes=axes, raxes=raxes)
+
+
+def _in_order(axes: tuple[Axis, ...], colliding: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """`axes` with those of which points may write to one element in their old order."""
+    left = iter(axis for axis in colliding if axis in axes)
+    return tuple(next(left) if axis in colliding else axis for axis in axes)
 
 
 def _sorted(axes: tuple[Axis, ...], positions: Iterable[Index]) -> tuple[Axis, ...]:
@@ -146,6 +167,30 @@ def _place(axis: Axis, order: list[Axis], strides: Mapping[Axis, int]) -> int:
             return place
     slower = [place for place, other in enumerate(order) if strides[other] >= strides[axis]]
     return slower[-1] + 1 if slower else 0
+
+
+def _interleave(shortest: int, nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+    """Neighbours along the fastest axis that read one element are stored by one point, so that
+    loads walk through memory too."""
+    if nest.raxes or not nest.axes or len(nest.stores) != 1 or scatters(nest.stores[0]):
+        return nest
+    axis, (store,) = nest.axes[-1], nest.stores
+    cuts = [cut for access in accesses.all for atom in atoms(access) for cut in cuts_of(atom)]
+    counts = {count for found, count in cuts if found == axis}
+    count = counts.pop() if len(counts) == 1 else 0
+    if count not in REPEATS or not isinstance(count, int) or not isinstance(axis.size, int):
+        return nest
+    few = len(scalars(nest)) * count <= MOST_INTERLEAVED
+    if axis.size % count or axis.size // count < shortest or not few:
+        return nest
+    if accesses.positions[0].coefficient(axis) != 1:
+        return nest
+    inner = Axis(f"{axis.name}_by_{count}", axis.size // count)
+    stores = tuple(
+        Rewriter(builder, {axis: as_index(inner) * count + step}).store(store)
+        for step in range(count)
+    )
+    return replace(nest, axes=(*nest.axes[:-1], inner), stores=stores)
 
 
 def _merge(nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:

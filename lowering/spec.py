@@ -1,7 +1,8 @@
 """What a legal `Program` is.
 
-Takes a program; gives a list of problems in plain words, empty for a legal one. Tests run it
-after lowering and after every fusion.
+Takes a program; gives a list of problems in plain words, empty for a legal one: names, dtypes
+and roles that go together, and what `traffic` says about memory. Tests run it after lowering
+and after every fusion, `verify` in every compile.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from .guards import Refusal
 from .index import axes_of
 from .loops import (
+    MODES,
     REDUCTIONS,
+    SCANS,
     Buffer,
     Extern,
     Nest,
@@ -20,17 +26,21 @@ from .loops import (
     Store,
     View,
     gathered,
+    guards,
     scalars,
 )
 from .pointwise import COMPARISONS, LOGIC, TESTS
 from .promotion import INTS
+from .traffic import traffic_problems
 
 ROLES = ("input", "temp", "output", "extern", "constant")
 
 
 def problems(program: Program) -> list[str]:
     """Everything that is wrong with `program`."""
-    return list(_problems(program))
+    found = list(_problems(program))
+    with unset_fake_temporarily():  # AOTAutograd compiles under its fake mode
+        return found or list(traffic_problems(program))
 
 
 def _problems(program: Program) -> Iterator[str]:
@@ -40,14 +50,18 @@ def _problems(program: Program) -> Iterator[str]:
         name for name, buffer in program.buffers.items() if buffer.role in ("input", "constant")
     }
     names: set[str] = set()
+    asked: set[str] = set()  # flags that have been found true
     for step in program.steps:
         if step.name in names:
             yield f"two steps are called {step.name}"
         names.add(step.name)
         if isinstance(step, Nest):
             yield from _nest(step, program.buffers, written)
+            for flag in sorted(guards(step) - asked):
+                yield f"{step.name} goes through an index that nobody found {flag} true for"
         else:
             yield from _extern(step, program.buffers, written)
+            asked |= {*step.mutates} if isinstance(step.target, Refusal) else set()
     for item in program.outputs:
         if isinstance(item, View):
             yield from _view("the output", item, program.buffers, written)
@@ -83,7 +97,7 @@ def _nest(nest: Nest, buffers: Mapping[str, Buffer], written: set[str]) -> Itera
 
 
 def _reduces(nest: Nest) -> bool:
-    return any(scalar.op == "reduce" for scalar in scalars(nest))
+    return any(scalar.op in ("reduce", "scan") for scalar in scalars(nest))
 
 
 def _store(nest: Nest, store: Store, buffers: Mapping[str, Buffer]) -> Iterator[str]:
@@ -97,7 +111,7 @@ def _store(nest: Nest, store: Store, buffers: Mapping[str, Buffer]) -> Iterator[
         yield f"{nest.name} stores into {buffer.name} with {len(store.index)} indices"
     if store.value.dtype != buffer.dtype:
         yield f"{nest.name} stores {store.value.dtype} into {buffer.name}, {buffer.dtype}"
-    if store.mode not in ("set", "add"):
+    if store.mode not in MODES:
         yield f"{nest.name} stores in the unknown mode {store.mode}"
 
 
@@ -129,6 +143,9 @@ def _well_typed(scalar: Scalar) -> bool:
         case "reduce":
             wanted = "i64" if str(scalar.value).startswith("arg") else dtypes[0]
             return scalar.value in REDUCTIONS and scalar.dtype == wanted
+        case "scan":
+            wanted = "i64" if str(scalar.value).startswith("arg") else dtypes[0]
+            return scalar.value in SCANS and scalar.dtype == wanted
     if scalar.op in LOGIC:
         return scalar.dtype == "bool" and set(dtypes) == {"bool"}
     if scalar.op in COMPARISONS or scalar.op in TESTS:

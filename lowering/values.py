@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy.functions import Max
 
 from .index import Axis, Index, Size, as_index, flatten, row_major
@@ -148,7 +149,14 @@ def _expanded(value: sympy.Expr) -> Size:
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[Size, ...]:
-    return tuple(size_of(size) for size in tensor.shape)
+    return tuple(1 if _is_one(size) else size_of(size) for size in tensor.shape)
+
+
+def _is_one(size: int | torch.SymInt) -> bool:
+    """Whether a guard of the graph says that this expression is 1: such a dim broadcasts."""
+    if not isinstance(size, torch.SymInt) or size.node.expr.is_Atom:
+        return False
+    return size.node.hint == 1 and statically_known_true(size == 1)
 
 
 def stride_of(tensor: torch.Tensor) -> tuple[Size, ...]:

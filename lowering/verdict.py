@@ -1,7 +1,8 @@
 """Whether the fusion rules allow a pair of nests to join, and what it gains.
 
 Takes the rules and the facts; gives a `Verdict` for a pair: the rule that allows it with the
-largest gain, or the condition that stood in the way. A rule that forbids beats all that allow.
+largest gain, or the condition that stood in the way. A `forbid` or `avoid` that holds beats all
+that allow.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FactTable = Mapping[str, Callable[..., Any]]
 @dataclass(frozen=True)
 class Refusal:
     """What decided against a pair: the first condition of `rule` that failed, or all those
-    of a `forbid`, which held."""
+    of a `forbid` or `avoid`, which held."""
 
     rule: FuseRule
     text: str
@@ -40,19 +41,25 @@ class Verdict:
 @dataclass(frozen=True)
 class _Compiled:
     rule: FuseRule
-    when: tuple[Closure, ...]
+    conditions: tuple[Closure, ...]
     gain: Closure | None
 
     def failed(self, producer: Node, consumer: Node) -> int | None:
         """The number of the first condition that does not hold."""
-        for number, holds in enumerate(self.when):
+        for number, holds in enumerate(self.conditions):
             if not holds(producer, consumer):
                 return number
         return None
 
+    def hopes(self, producer: Node, consumer: Node) -> bool:
+        """Whether the first condition of `when` and the first of `worth` hold."""
+        first = {0, len(self.rule.when)} & set(range(len(self.conditions)))
+        return all(self.conditions[number](producer, consumer) for number in sorted(first))
+
     def refusal(self, number: int | None = None) -> Refusal:
         """What condition `number` has to say, or all together."""
-        told = self.rule.when if number is None else (self.rule.when[number],)
+        conditions = self.rule.conditions
+        told = conditions if number is None else (conditions[number],)
         text = " and ".join(condition.text for condition in told)
         return Refusal(self.rule, text, tuple(condition.expr for condition in told))
 
@@ -66,7 +73,7 @@ class Judge:
         self._fitting: dict[tuple[str, str], tuple[list[_Compiled], ...]] = {}
 
     def verdict(self, producer: Node, consumer: Node) -> Verdict:
-        fuse, forbid, prefer = self._of_kinds(producer, consumer)
+        fuse, against, prefer = self._of_kinds(producer, consumer)
         refusals: list[tuple[int, Refusal]] = []
         best: tuple[float, FuseRule] | None = None
         for rule in fuse:
@@ -80,7 +87,7 @@ class Judge:
         if best is None:
             nearest = max(reversed(refusals), key=lambda entry: entry[0])[1] if refusals else None
             return Verdict(None, refusal=nearest)
-        for rule in forbid:
+        for rule in against:
             if rule.failed(producer, consumer) is None:
                 return Verdict(None, refusal=rule.refusal())
         extra = [r for r in prefer if r.failed(producer, consumer) is None]
@@ -91,13 +98,11 @@ class Judge:
         return Verdict(best[1], total)
 
     def hope(self, producer: Node, consumer: Node) -> float | None:
-        """The largest gain of the rules whose first condition holds, before all else is
+        """The largest gain of the rules whose first conditions hold, before all else is
         looked at; None where there is no such rule."""
         fuse, _, prefer = self._of_kinds(producer, consumer)
         gains = [
-            _worth(rule, producer, consumer)
-            for rule in fuse
-            if not rule.when or rule.when[0](producer, consumer)
+            _worth(rule, producer, consumer) for rule in fuse if rule.hopes(producer, consumer)
         ]
         if not gains:
             return None
@@ -123,15 +128,15 @@ class Judge:
                 and entry.rule.consumer in (kinds[1], "any")
             ]
             self._fitting[kinds] = tuple(
-                [entry for entry in fitting if entry.rule.kind == word]
-                for word in ("fuse", "forbid", "prefer")
+                [entry for entry in fitting if entry.rule.kind in words]
+                for words in (("fuse",), ("forbid", "avoid"), ("prefer",))
             )
         return self._fitting[kinds]
 
 
 def _compile(rule: FuseRule, facts: FactTable) -> _Compiled:
-    when = tuple(compile_expr(condition.expr, facts) for condition in rule.when)
-    return _Compiled(rule, when, compile_expr(rule.gain, facts) if rule.gain else None)
+    conditions = tuple(compile_expr(condition.expr, facts) for condition in rule.conditions)
+    return _Compiled(rule, conditions, compile_expr(rule.gain, facts) if rule.gain else None)
 
 
 def _worth(rule: _Compiled, producer: Node, consumer: Node) -> float:

@@ -221,6 +221,26 @@ def _rolled(x: Value, shifts: list[int], dims: list[int]) -> Value:
     return mapped(x, x.shape, place)
 
 
+def rot90(work: Work, node: fx.Node, x: Value, k: Any = 1, dims: Sequence[int] = (0, 1)) -> Value:
+    """Turned by k quarters in the plane of two dims, the first one towards the second."""
+    first, second = (number(dim) % len(x.shape) for dim in dims)
+    quarters = number(k) % 4
+    ends = [as_index(plain(x.shape[dim] - 1)) for dim in (first, second)]
+
+    def place(index: Indices) -> Indices:
+        found = list(index)
+        row, column = index[first], index[second]
+        if quarters == 1:
+            found[first], found[second] = column, ends[1] - row
+        elif quarters == 2:
+            found[first], found[second] = ends[0] - row, ends[1] - column
+        elif quarters == 3:
+            found[first], found[second] = ends[0] - column, row
+        return tuple(found)
+
+    return mapped(x, shape_of(node.meta["val"]), place)
+
+
 def repeat(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
     shape = shape_of(node.meta["val"])
     lead = len(shape) - len(x.shape)
@@ -352,6 +372,7 @@ VIEWS: Mapping[str, Lower] = {
     "select": select,
     "flip": copying(flip),
     "roll": copying(roll),
+    "rot90": copying(rot90),
     "repeat": copying(repeat),
     "diagonal": diagonal,
     "unfold": unfold,

@@ -6,15 +6,18 @@ Takes FX nodes and values; gives buffers and appends steps. The op lowerings
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from ..engine.dtypes import word_of
-from .index import Axis, Size, as_index, row_major
+from ..engine.loop_choices import LoopChoices
+from ..engine.target import load_target
+from .index import ZERO, Axis, Size, as_index, row_major
 from .loops import DTYPES, Buffer, Builder, Extern, Nest, Scalar, SizeValue, Step, Store, View
 from .ranges import Range, hull, interval
 from .values import (
@@ -36,9 +39,21 @@ from .values import (
     strided,
 )
 
+# Device types that loop nests are generated for; ops on any other are extern calls.
+GENERATED = frozenset({"cpu"})
+
 
 class Declined(Exception):
     """A lowering does not cover this call; it becomes an extern."""
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """The flag that says whether `index` is in range, found out by step number `step`."""
+
+    index: Value
+    flag: str
+    step: int
 
 
 class LoweringError(Exception):
@@ -48,8 +63,9 @@ class LoweringError(Exception):
 class Work:
     """What lowering has made so far."""
 
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, loops: LoopChoices | None = None) -> None:
         self.gm = gm
+        self.loops = loops or load_target("cpu").loops
         self.builder = Builder()
         self.buffers: dict[str, Buffer] = {}
         self.constants: dict[str, torch.Tensor] = {}
@@ -57,8 +73,10 @@ class Work:
         self.env: dict[fx.Node, Any] = {}
         self.ranges: dict[str, Range] = {}  # integer buffers whose values are bounded
         self._roots: dict[int, tuple[Computed, Stored]] = {}
-        self._copies: dict[tuple[int, tuple[Size, ...]], tuple[Value, View]] = {}
+        # By what a copy holds: its buffer, the value, and the number of the step that fills it.
+        self._copies: dict[tuple[Any, ...], tuple[str, Value, int]] = {}
         self._filled: set[str] = set()
+        self.guards: dict[tuple[int, Size, bool], Guarded] = {}  # by index tensor, size, wraps
         self._step_names: set[str] = set()
 
     def buffer(
@@ -105,9 +123,14 @@ class Work:
             Nest(name, real_axes(axes), real_axes(raxes), tuple(stores), origins, rules)
         )
 
+    def undo(self, mark: int) -> None:
+        """Forget all steps from number `mark` on."""
+        del self.steps[mark:]
+        self.guards = {key: one for key, one in self.guards.items() if one.step < mark}
+
     def _note_range(self, store: Store) -> None:
         """Several nests may fill one buffer (cat): its range is the hull of theirs."""
-        found = interval(store.value, self.ranges)
+        found = interval(store.value, self.ranges) if store.mode in ("set", "max", "min") else None
         if store.buffer in self._filled:
             found = hull(found, self.ranges.pop(store.buffer, None))
         self._filled.add(store.buffer)
@@ -158,12 +181,28 @@ class Work:
         found = strided(value, like)
         if found is not None and (meta is None or same_stride(shape, found.stride, like)):
             return found
-        key = (id(value), like)
-        if key not in self._copies:
-            buffer = self.buffer(node.name, value.dtype, shape, dense_stride(shape, like))
-            self.copy(node, buffer, value)
-            self._copies[key] = (value, View(buffer.name, shape, buffer.stride))
-        return self._copies[key][1]
+        return self._copied(node, value, dense_stride(shape, like))
+
+    def _copied(self, node: fx.Node, value: Value, stride: tuple[Size, ...]) -> View:
+        """A copy of `value` with these strides; one that was made before and holds the same
+        elements in the same places, unless the caller of the graph gets it."""
+        key = _memory(value, stride) or (id(value), stride)
+        name, _, place = self._copies.get(key, ("", value, 0))
+        if not self._holds(name, place, root(value)):
+            name = self.buffer(node.name, value.dtype, value.shape, stride).name
+            place = len(self.steps)
+            self.copy(node, self.buffers[name], value)
+            self._copies[key] = (name, value, place)
+        return View(name, value.shape, stride)
+
+    def _holds(self, name: str, place: int, base: Stored | Computed) -> bool:
+        """Whether step `place` still fills `name`, no caller of the graph gets that, and `base`,
+        of which it is a copy, has not changed since."""
+        if place >= len(self.steps) or name not in written(self.steps[place]):
+            return False
+        behind = base.buffer.name if isinstance(base, Stored) else ""
+        changed = any(behind in written(step) for step in self.steps[place:])
+        return self.buffers[name].role in ("temp", "extern") and not changed
 
     def stored(self, node: fx.Node, value: Value) -> Stored:
         """`value` in memory of its own (or the memory it already is)."""
@@ -208,6 +247,29 @@ class Work:
         return unique
 
 
+def written(step: Step) -> frozenset[str]:
+    """The buffers that a step writes."""
+    if isinstance(step, Nest):
+        return frozenset(store.buffer for store in step.stores)
+    return frozenset(name for name in (*step.outs, *step.mutates) if name is not None)
+
+
+def _memory(value: Value, stride: tuple[Size, ...]) -> tuple[Any, ...] | None:
+    """What memory of these strides holds: the buffer behind `value` and which of its elements
+    lies where. None where that cannot be told."""
+    base = root(value)
+    known = all(isinstance(step, int) for step in stride) and 0 not in value.shape
+    if not isinstance(base, Stored) or not known:
+        return None
+    dims = [dim for dim, size in enumerate(value.shape) if size != 1]
+    dims.sort(key=lambda dim: -stride[dim])
+    index = [ZERO] * len(value.shape)
+    for place, dim in enumerate(dims):
+        index[dim] = as_index(Axis(f"m{place}", value.shape[dim]))
+    element = value.place(tuple(index)) if isinstance(value, Mapped) else tuple(index)
+    return (base.buffer.name, *(value.shape[dim] for dim in dims), element)
+
+
 def laid_out(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """A copy of `x` with these strides."""
     return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
@@ -219,11 +281,12 @@ def provenance(node: fx.Node) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def supported(value: Any) -> bool:
-    """Whether nests can compute on this tensor: dense, on the CPU, of a dtype of the IR."""
+    """Whether nests can compute on this tensor: dense, of a dtype of the IR, on a device that
+    code is generated for."""
     return (
         isinstance(value, torch.Tensor)
         and value.layout is torch.strided
-        and value.device.type == "cpu"
+        and value.device.type in GENERATED
         and word_of(value.dtype) in DTYPES
         and not value.is_neg()
     )
@@ -235,8 +298,17 @@ def has_strides(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and value.layout is torch.strided
-        and value.device.type == "cpu"
+        and value.device.type in GENERATED
         and not (value.is_conj() or value.is_neg())
+    )
+
+
+def wanted(node: fx.Node) -> frozenset[int]:
+    """Which results of a node with several are read."""
+    if any(user.target is not operator.getitem for user in node.users):
+        return frozenset(range(len(node.meta["val"])))
+    return frozenset(
+        user.args[1] for user in node.users if user.users and isinstance(user.args[1], int)
     )
 
 

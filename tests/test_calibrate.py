@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from eqsat import calibrate_command, calibration
+from eqsat import backend, calibrate_command, calibration
 from eqsat.cli import main
 from eqsat.codegen.cache import fresh_cache
 from eqsat.config import resolve
@@ -81,3 +81,31 @@ def test_no_gpu_is_said(capsys):
         pytest.skip("there is one")
     assert main(["calibrate", "--device", "cuda"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_each_graph_has_the_target_of_its_device(monkeypatch):
+    """Costs of a graph on a GPU are those of the GPU, where nothing but views is generated."""
+    cpu = open_session(resolve(None, None), pytest.fail)
+    with fresh_cache():
+        gpu = open_session(resolve(None, None), pytest.fail, "cuda")
+        assert gpu.target == load_target("generic" if not torch.cuda.is_available() else "h200")
+        path = calibration_path("cuda")
+        path.parent.mkdir(parents=True)
+        mine = replace(FASTER, device="cuda")
+        path.write_text(calibration.target_text(mine, "x"))
+        assert open_session(resolve(None, None), pytest.fail, "cuda").target == mine
+    assert cpu.target.device == "cpu" and gpu.key != cpu.key
+    assert cpu.lowered["gelu"] == "pointwise" and "gelu" not in gpu.lowered
+    assert gpu.lowered["permute"] == cpu.lowered["permute"] == "view"
+
+
+def test_the_device_of_a_graph():
+    def graph(*devices):
+        gm = torch.fx.symbolic_trace(lambda *x: x)
+        for node, device in zip(gm.graph.nodes, devices, strict=False):
+            node.meta["example_value"] = torch.empty(2, device=device)
+        return gm
+
+    assert backend._device(graph("cpu")) == "cpu"
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        assert backend._device(graph("cuda")) == "cuda"

@@ -41,7 +41,7 @@ def blocks(path: Path) -> list[Block]:
 
 
 def rule_names(block: Block) -> list[str]:
-    return re.findall(r"^- (?:rule|forbid): (\S+)", block.text, re.MULTILINE)
+    return re.findall(r"^- (?:rule|forbid|decompose): (\S+)", block.text, re.MULTILINE)
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:

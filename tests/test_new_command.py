@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from torch import Tensor, randn
 
 import eqsat
 from eqsat.cli import main
+from eqsat.engine.workers import can_fork
 from eqsat.reports import recording
 
 Pair = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]
@@ -363,3 +366,26 @@ def test_the_template_is_a_right_rule(tmp_path: Path) -> None:
     assert main(["new", "mine", "--out", str(out)]) == 0
     assert eqsat.check(str(out), examples=10)
     assert main(["new", "Not_A_Name", "--out", str(tmp_path / "b.yaml")]) == 2
+
+
+def test_a_class_of_fewer_roundings_is_found() -> None:
+    made = eqsat.new_rule(
+        lambda x: (x + 1.0) - 1.0,
+        lambda x: x * 1.0,
+        (randn(3, 4),),
+        name="there-and-back",
+        examples=20,
+    )
+    assert made.ok and made.numerics == "fewer_roundings"
+
+
+@pytest.mark.skipif(not can_fork(), reason="needs processes that fork")
+def test_a_crash_of_torch_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)  # as a wild pointer would
+
+    monkeypatch.setattr("eqsat.measured.check_rule", die)
+    made = eqsat.new_rule(
+        lambda x: F.relu(x) * 2, lambda x: F.relu(x * 2), (randn(4),), name="deadly", examples=5
+    )
+    assert not made.ok and "SIGSEGV" in made.problems[0]

@@ -17,6 +17,7 @@ import torch
 import eqsat
 from eqsat import session as session_module
 from eqsat.codegen import build
+from eqsat.engine.target import load_target
 from eqsat.reports import recording
 from eqsat.tests.pack_files import (
     fresh,  # noqa: F401 - a fixture for every test
@@ -219,10 +220,10 @@ def test_what_the_key_of_a_session_holds(tmp_path: Path, monkeypatch: pytest.Mon
     write(Path(path), text.replace("[no_overflow]", "[finite]"))
     differs()
     write(Path(path), text)
-    target = session_module.load_target("cpu")
+    target = load_target("cpu")
     with monkeypatch.context() as patch:
         faster = replace(target, bandwidth=target.bandwidth * 2)
-        patch.setattr(session_module, "load_target", lambda name: faster)
+        patch.setattr(session_module, "machine_target", lambda device, warn: faster)
         differs()
     schedule = session_module.load_schedule()
     with monkeypatch.context() as patch:

@@ -41,6 +41,13 @@ CALLS = {
         [YES, ~YES],
     ),
     "abs": (X, "Tensor.abs(-x)", "torch.abs(x)", lambda x: abs(-x), [A]),
+    "abs-as-python-calls-it": (
+        X,
+        "Tensor.abs(-x)",
+        "torch.abs(x)",
+        lambda x: (-x).__abs__(),
+        [A],
+    ),
     "matmul": (
         {"x": "float[m, k]", "w": "float[k, n]"},
         "torch.matmul(-x, -w)",

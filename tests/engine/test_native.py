@@ -67,6 +67,7 @@ def in_fork(depth):
 @pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="needs processes that fork"
 )
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA cannot be used after a fork")
 def test_a_process_may_fork_after_a_compile():
     """egglog's threads do not survive the fork; the compile must not wait for them."""
     torch.compile(rewritten, backend="eqsat")(torch.randn(6, 6))

@@ -88,7 +88,7 @@ def test_ctrl_c_stops_a_check() -> None:
         assert process.poll() is None, "the check is over already"
         process.send_signal(signal.SIGINT)
         text, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode in (130, -signal.SIGINT)
     assert "stopped" in text
     with pytest.raises(ProcessLookupError):  # nobody of its group is left
         os.killpg(process.pid, 0)

@@ -271,7 +271,7 @@ def test_sibling_reductions_and_several_results(maker: Any, fusion_rules: Any) -
     joined, report = fused_equal(m.program(low, high, both), fusion_rules, torch.randn(ROWS, WIDTH))
     (nest,) = nests(joined)
     assert len(nest.stores) == 3
-    assert {entry.rule for entry in report.joined} == {"neighbours"}
+    assert {entry.rule for entry in report.joined} <= {"neighbours", "siblings"}
 
 
 def test_pointwise_neighbour_of_a_column_reduction(maker: Any, fusion_rules: Any) -> None:
@@ -313,23 +313,60 @@ def gathered(scalar: Any, size: int) -> Any:
     return Index(((Gathered(scalar, size), 1),))
 
 
-@pytest.mark.parametrize("reader", ["nest", "call"])
-def test_parts_of_a_concatenation(maker: Any, fusion_rules: Any, reader: str) -> None:
-    """One nest where a nest reads the whole; parts stay apart where a call needs the memory."""
+@pytest.mark.parametrize(
+    ("rows", "reader", "count"),
+    [(4, "nest", 1), (8192, "nest", 1), (4, "call", 1), (8192, "call", 3)],
+)
+def test_parts_of_a_concatenation(
+    maker: Any, fusion_rules: Any, rows: int, reader: str, count: int
+) -> None:
+    """One nest where a nest reads the whole; large parts of what a call needs stay apart."""
     m = maker
-    x = m.input("x", (4, 6))
-    t = m.buffer("t", (4, 6))
-    m.nest("low", (4, 3), (), lambda i, j: [Store("t", (i, j), m.op("neg", m.load(x, i, j + 3)))])
-    m.nest("high", (4, 2), (), lambda i, j: [Store("t", (i, j + 3), m.load(x, i, j))])
-    m.nest("last", (4, 1), (), lambda i, j: [Store("t", (i, j + 5), m.load(x, i, j + 2))])
+    x = m.input("x", (rows, 6))
+    t = m.buffer("t", (rows, 6))
+    box = (rows, 3), (rows, 2), (rows, 1)
+    m.nest("low", box[0], (), lambda i, j: [Store("t", (i, j), m.op("neg", m.load(x, i, j + 3)))])
+    m.nest("high", box[1], (), lambda i, j: [Store("t", (i, j + 3), m.load(x, i, j))])
+    m.nest("last", box[2], (), lambda i, j: [Store("t", (i, j + 5), m.load(x, i, j + 2))])
     if reader == "nest":
-        out = m.pointwise("out", (6, 4), lambda j, i: m.op("exp", m.load(t, i, j)), "output")
+        out = m.pointwise("out", (6, rows), lambda j, i: m.op("exp", m.load(t, i, j)), "output")
     else:
-        out = m.buffer("out", (4, 6), "output")
+        out = m.buffer("out", (rows, 6), "output")
         m.extern("call", torch.ops.aten.sin.default, [t], out)
-    joined, _ = fused_equal(m.program(out), fusion_rules, torch.randn(4, 6))
-    assert len(nests(joined)) == (1 if reader == "nest" else 3)
+    joined, _ = fused_equal(m.program(out), fusion_rules, torch.randn(rows, 6))
+    assert len(nests(joined)) == count
     assert ("t" in joined.buffers) == (reader == "call")
+
+
+@pytest.mark.parametrize("size", [4, 512])
+def test_parts_of_one_shape_run_side_by_side(maker: Any, fusion_rules: Any, size: int) -> None:
+    """Three weights next to one another for one product: one loop with three stores."""
+    m = maker
+    parts = [m.input(name, (size, size)) for name in "abc"]
+    wide = m.buffer("wide", (size, 3 * size))
+    for place, part in enumerate(parts):
+
+        def stores(i: Any, j: Any, part: Any = part, place: int = place) -> list[Store]:
+            return [Store("wide", (i, j + place * size), m.load(part, j, i))]
+
+        m.nest(f"part{place}", (size, size), (), stores)
+    out = m.buffer("out", (size, 3 * size), "output")
+    m.extern("call", torch.ops.aten.sin.default, [wide], out)
+    inputs = [torch.randn(size, size) for _ in parts]
+    joined, _ = fused_equal(m.program(out), fusion_rules, *inputs)
+    assert len(nests(joined)) == 1
+
+
+def test_slices_of_one_buffer_are_copied_together(maker: Any, fusion_rules: Any) -> None:
+    m = maker
+    x = m.input("x", (8, 12))
+    outs = [
+        m.pointwise(name, (8, 4), lambda i, j, low=low: m.load(x, i, j + low), "output")
+        for name, low in (("q", 0), ("k", 4), ("v", 8))
+    ]
+    joined, report = fused_equal(m.program(*outs), fusion_rules, torch.randn(8, 12))
+    assert len(nests(joined)) == 1
+    assert {entry.rule for entry in report.joined} == {"siblings"}
 
 
 def test_a_long_chain_becomes_a_few_nests(maker: Any, fusion_rules: Any) -> None:
@@ -395,3 +432,30 @@ def test_empty_and_scalar_programs(maker: Any, fusion_rules: Any) -> None:
     none = double(m, "none", double(m, "some", y), "output")
     joined, _ = fused_equal(m.program(out, none), fusion_rules, torch.tensor(2.0), torch.ones(0, 3))
     assert len(nests(joined)) == 2
+
+
+def test_running_statistics_are_written_where_they_are_made(maker: Any, fusion_rules: Any) -> None:
+    """Batch norm in training: the mean of a channel, and the running one in place."""
+    m = maker
+    x, running = m.input("x", (6, 4, 5)), m.input("running", (4,))
+    mean = m.reduction("mean", (4,), (6, 5), "sum", lambda c, n, p: m.load(x, n, c, p))
+    out = m.pointwise(
+        "out", (6, 4, 5), lambda n, c, p: m.op("sub", m.load(x, n, c, p), m.load(mean, c)), "output"
+    )
+    value = lambda c: m.op("add", m.load(running, c), m.load(mean, c))  # noqa: E731
+    m.nest("write", (4,), (), lambda c: [Store("running", (c,), value(c))])
+    joined, _ = fused_equal(
+        m.program(out, running), fusion_rules, torch.randn(6, 4, 5), torch.randn(4)
+    )
+    (nest,) = nests(joined)
+    assert {store.buffer for store in nest.stores} == {"out", "running"}
+
+
+def test_a_row_is_normalised_in_place(maker: Any, fusion_rules: Any) -> None:
+    m = maker
+    x = m.input("x", (ROWS, WIDTH))
+    top = m.reduction("top", (ROWS,), (WIDTH,), "max", lambda *at: m.load(x, *at))
+    value = lambda i, j: m.op("sub", m.load(x, i, j), m.load(top, i))  # noqa: E731
+    m.nest("write", (ROWS, WIDTH), (), lambda i, j: [Store("x", (i, j), value(i, j))])
+    joined, _ = fused_equal(m.program(x), fusion_rules, torch.randn(ROWS, WIDTH))
+    assert len(nests(joined)) == 1

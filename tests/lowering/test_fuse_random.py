@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,8 +159,13 @@ def in_any_order(nest: Nest) -> bool:
     return all(load.index == places.get(load.buffer, load.index) for load in loads)
 
 
+@pytest.mark.parametrize("worth", [True, False])
 @pytest.mark.parametrize("seed", [*range(60), 1505])
-def test_random_program(maker: Any, fusion_rules: Any, seed: int) -> None:
+def test_random_program(maker: Any, fusion_rules: Any, seed: int, worth: bool) -> None:
+    """Results stay right, also where every legal pair joins, whether it pays or not."""
+    if not worth:
+        legal = [rule for rule in fusion_rules if rule.kind != "avoid"]
+        fusion_rules = [replace(rule, worth=()) for rule in legal]
     program = Draw(maker, seed).program(14)
     torch.manual_seed(seed)
     inputs = [torch.randn(program.buffers[str(name)].shape) for name in program.inputs]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from eqsat.lowering.index import Axis, as_index
+from eqsat.lowering.guards import Refusal
+from eqsat.lowering.index import Axis, Gathered, Index, as_index
 from eqsat.lowering.interpret import BadProgram, interpret
-from eqsat.lowering.loops import Buffer, Builder, Nest, Program, Scalar, Store, View
+from eqsat.lowering.loops import Buffer, Builder, Extern, Nest, Program, Scalar, Store, View
 from eqsat.lowering.spec import problems
 
 I = Axis("i", 4)  # noqa: E741
@@ -41,7 +42,7 @@ def test_a_legal_program_has_no_problems() -> None:
         (lambda b: program(b.make("where", (load(b), load(b), load(b)), "f32")), "where of"),
         (lambda b: program(b.make("cast", (load(b),), "f64")), "stores f64 into y"),
         (lambda b: program(load(b), index=(*AT, *AT)), "with 2 indices"),
-        (lambda b: program(load(b), mode="max"), "unknown mode"),
+        (lambda b: program(load(b), mode="most"), "unknown mode"),
         (lambda b: program(load(b), buffer="z"), "which is not a buffer"),
         (lambda b: program(b.load(X, (as_index(Axis("k", 4)),))), "axis of another nest"),
         (lambda b: program(load(b), raxes=(Axis("r", 2),)), "without a reduction"),
@@ -50,6 +51,22 @@ def test_a_legal_program_has_no_problems() -> None:
 )
 def test_every_rule_is_checked(change: Any, text: str) -> None:
     assert any(text in problem for problem in problems(change(Builder())))
+
+
+def test_an_index_that_nobody_checked_is_seen() -> None:
+    ids, flag = Buffer("ids", "i64", (4,), (1,), "input"), Buffer("flag", "bool", (), ())
+    builder = Builder()
+    place = Index(((Gathered(builder.load(ids, AT), 4, "flag"), 1),))
+    made = program(builder.load(X, (place,)))
+    made = replace(made, buffers={**made.buffers, "ids": ids, "flag": flag})
+    made = replace(made, inputs=("x", "ids"))
+    assert problems(made) == ["n goes through an index that nobody found flag true for"]
+    fill = Nest("fill", (), (), (Store("flag", (), builder.const(True, "bool")),))
+    asked = Extern(
+        "ask", Refusal(None), ([View("flag", (), ())], [], {}), {}, (), mutates=("flag",)
+    )
+    assert problems(replace(made, steps=(fill, asked, *made.steps))) == []
+    assert problems(replace(made, steps=(fill, *made.steps, asked))) != []
 
 
 def test_reading_before_writing_is_seen() -> None:

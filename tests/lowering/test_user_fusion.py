@@ -65,6 +65,36 @@ def test_forbid_by_call_and_module(tmp_path: Path, condition: str, apart: bool) 
         assert named and all(pair.values for pair in named)
 
 
+def test_avoid_is_heard_as_forbid_is(tmp_path: Path) -> None:
+    text = FORBID.replace("forbid:", "avoid:").replace("{condition}", "does(consumer, 'softmax')")
+    fusion = compiled(tmp_path, text, Block(), torch.randn(8, 40))
+    assert fusion.after > 1
+    assert any(pair.rule.endswith("softmax-alone") for pair in fusion.rejected)
+
+
+def test_what_is_not_worth_it_is_left_apart(tmp_path: Path) -> None:
+    """`worth` of a rule of one's own; its words are checked as those of `when` are."""
+    rule = """
+- fuse: small-ones
+  doc: Small nests of one shape run in one loop.
+  producer: pointwise
+  consumer: pointwise
+  when:
+    - independent(producer, consumer)
+    - alike(producer, consumer)
+  worth:
+    - {limit}
+  gain: 4096
+"""
+    args = torch.randn(64, 6), torch.randn(64, 6), torch.randn(6)
+    for limit, count in (("bytes(producer) < 10000", 1), ("bytes(producer) < 10", 2)):
+        assert compiled(tmp_path, rule.replace("{limit}", limit), apart, *args).after == count
+    path = tmp_path / "odd.yaml"
+    path.write_text(rule.replace("{limit}", "byte(producer) < 10"))
+    (found,) = check_fusion_rules(load_book([path]).fuse)
+    assert (found.code, found.span.line) == ("E502", 10)
+
+
 HELD = Block()
 
 

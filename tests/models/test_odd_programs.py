@@ -118,3 +118,39 @@ def test_norms_under_autocast(name: str) -> None:
         result.float().sin().sum().backward()
         gradients.append([result.detach(), *(p.grad for p in model.parameters())])
     torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_a_size_that_a_guard_says_is_one_broadcasts() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return y / nn.functional.avg_pool2d(x, 2)
+
+    compiled = _compiled(f, dynamic=True)
+    for rows, columns in ((2, 2), (4, 3), (9, 3)):
+        x, y = torch.randn(3, columns, rows, 2), torch.randn(1, columns)
+        torch.testing.assert_close(compiled(x, y), f(x, y))
+
+
+def test_attention_over_sizes_that_change() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    compiled = _compiled(f, dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for shape in ((3, 3, 2), (4, 5, 2), (2, 7, 6)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x), f(x))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_sums_of_negative_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """They start from a positive zero, be it one element alone."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        last = x.sum(-1), x.mean(-1), x.unsqueeze(0).sum(0)
+        return x.sum(), x.mean(), torch.nansum(x), *last, x.prod(), x.amax()
+
+    x = torch.full(shape, -0.0, dtype=dtype)
+    for ours, theirs in zip(_compiled(f)(x), f(x), strict=True):
+        assert torch.equal(ours, theirs) and torch.equal(ours.signbit(), theirs.signbit())

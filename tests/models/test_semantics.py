@@ -80,6 +80,46 @@ def test_outputs_that_alias_inputs_and_each_other() -> None:
     assert out[3].abs().sum() == 0 and out[4].abs().sum() == 0
 
 
+def _of_itself(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x**1
+    return y[-2:, ...], y
+
+
+def _of_a_sum(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x + 1
+    return y[-3:], y, y, y.view(-1), y.view_as(y)
+
+
+def _of_a_copy(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * 1
+    return y.view(-1), y.split(1)[0], y.t(), y, x * 1, x.t(), (x * 1).view(-1)
+
+
+def _of_a_turned_copy(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = (x * 1).t().contiguous()
+    return y.view(-1), y.t(), x.t(), x, x * 1, y.unsqueeze(0).squeeze(0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("f", [_of_itself, _of_a_sum, _of_a_copy, _of_a_turned_copy])
+def test_views_come_before_what_they_are_of(f: Function, dynamic: bool) -> None:
+    """Outputs that share memory do, and no two that are tensors of their own are one."""
+    x = torch.randn(3, 4)
+    ours, theirs = _compiled(f, dynamic=dynamic)(x), f(x)
+    _same(ours, theirs)
+    assert _sharing((x, *ours)) == _sharing((x, *theirs))
+
+
+def _sharing(tensors: tuple[torch.Tensor, ...]) -> list[Any]:
+    return [
+        (one is other, one.data_ptr() - other.data_ptr())
+        if one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+        else None
+        for place, one in enumerate(tensors)
+        for other in tensors[:place]
+    ]
+
+
 def test_strides_are_eagers() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         turned = x.permute(2, 0, 1)
@@ -93,6 +133,18 @@ def test_strides_are_eagers() -> None:
         return image + 1, torch.relu(image).mean(1), nn.functional.avg_pool2d(image, 2)
 
     _same(_compiled(g)(image), g(image))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operands_that_kernels_want_dense(dynamic: bool) -> None:
+    """What eager copies before it calls a kernel is copied here, too."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.group_norm(x, 1)
+
+    for x in (torch.randn(1, 2).expand(3, 2), torch.randn(4, 6, 8)[::2, ::2].mT):
+        torch._dynamo.reset()
+        _same(_compiled(f, dynamic=dynamic)(x), f(x))
 
 
 def test_none_and_number_results() -> None:
