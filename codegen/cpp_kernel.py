@@ -117,9 +117,10 @@ class Kernel:
             case "index":
                 return self.printer.index(scalar.index[0])
             case "cast":
+                value = f"eq_whole({operands[0]})" if _truncates(scalar) else operands[0]
                 if self._rounded(scalar):
-                    return f"(float){operands[0]}"
-                return cpp_types.cast(operands[0], scalar.args[0].dtype, scalar.dtype)
+                    return f"(float){value}"
+                return cpp_types.cast(value, scalar.args[0].dtype, scalar.dtype)
         entry = find(self.scalars, scalar)
         return spell(entry.cpp, entry, scalar, operands)
 
@@ -178,3 +179,13 @@ def _argument_names(analysis: Analysis, nest: Nest) -> dict[str, str]:
     used = [scalar.buffer for scalar in analysis.order if scalar.op == "load"]
     used += [store.buffer for store in nest.stores]
     return {name: f"a{place}" for place, name in enumerate(dict.fromkeys(n for n in used if n))}
+
+
+def _truncates(scalar: Scalar) -> bool:
+    """Whether a cast makes a float of an integer that was made of a float: gcc takes that for
+    `trunc`, which keeps the sign of a zero, nan and what no integer holds."""
+    (whole,) = scalar.args
+    made = whole.op == "cast" and whole.args[0].dtype in cpp_types.FLOATS
+    return (
+        made and scalar.dtype in cpp_types.FLOATS and whole.dtype not in (*cpp_types.FLOATS, "bool")
+    )

@@ -6,6 +6,15 @@
 #include "eqsat_numbers.h"
 #include "eqsat_transpose.h"
 
+// ---- conversions ----
+
+// gcc 12 makes trunc(x) of (float)(int)x, whatever it knows of -0.0, nan and numbers that are too
+// large. It may not look into a weak variable, so that it leaves the sum with it alone.
+__attribute__((weak)) int32_t eq_nothing = 0;
+
+// A whole number that was made of a float and becomes one.
+template <class T> EQ_INLINE T eq_whole(T x) { return (T)(x + (T)eq_nothing); }
+
 // ---- float32 functions ----
 
 EQ_INLINE float eq_rint(float x) { return __builtin_rintf(x); }

@@ -279,6 +279,8 @@ class Instance:
             return value
         shape, stride, _ = self._geometry(operand)
         dtype = self.blueprint.operands[operand].dtype
+        if value._is_zerotensor():
+            value = value.clone()  # as autograd makes them, without memory
         if value.dtype != dtype:  # metadata functions of torch are wrong for some mixtures
             value = value.to(dtype)
         if tuple(value.shape) != shape:

@@ -22,8 +22,9 @@ from .draw import Search, Structure
 from .evaluate import TensorWorld
 from .ops import OpTable
 from .program import COMPILED, program_text
+from .repair import put
 from .rule import Rule
-from .trial import Rejected, Trials, put
+from .trial import Rejected, Trials
 
 # Compiles a graph of ATen calls with meta["val"]; the result takes a list of tensors, which it
 # may empty, and gives the list of outputs.

@@ -25,6 +25,8 @@ _LEADS: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (2, 0), (5, 7))
 _SPECIAL_FLOATS = (math.inf, math.nan, 0.0, -0.0, -math.inf, 1.0, 1e30)
 _SPECIAL_INTS = (0, 1, -1, 2)
 _MOST_TRIES = 40
+# Examples of one element hold one special value per tensor: a few take turns on all of them.
+_MOST_SINGLE, _TURNS = 4, 8
 # Fillings that all tensors of an example, or one of them beside ordinary ones, hold. Whether inf
 # or an overflow shows depends on sizes and signs: these are tried on several structures.
 _TOGETHER = (
@@ -50,10 +52,19 @@ def corner_structures(
 
 
 def corner_examples(structures: Sequence[Structure]) -> Iterator[tuple[Structure, Filling]]:
-    """Every structure with ordinary and with special values; then every filling in all tensors
-    at once, and the nasty ones in one tensor after the other."""
+    """Every structure with ordinary and with special values, single elements with several; then
+    every filling in all tensors at once, and the nasty ones in one tensor after the other."""
     for (place, structure), kind in itertools.product(enumerate(structures), (SMOOTH, "special")):
         yield structure, {name: (kind, place + at) for at, name in enumerate(structure.tensors)}
+    for structure in [one for one in structures if one.is_single][:_MOST_SINGLE]:
+        for turn in range(_TURNS):
+            yield (
+                structure,
+                {
+                    name: ("special", turn * _TURNS + at)
+                    for at, name in enumerate(structure.tensors)
+                },
+            )
     filled = [structure for structure in structures if structure.has_elements]
     if not filled:
         return
@@ -100,6 +111,10 @@ def _sizes(rule: Rule) -> Iterator[dict[str, Any]]:
     for length in (0, 1):
         yield from ({letter: length} for letter in letters)
     yield from ({f"...{lead}": sizes} for sizes in _LEADS for lead in leads)
+    if len(letters) > 1:
+        yield dict.fromkeys(letters, 1)  # sums of one term keep the sign of a zero
+    # Two ways to be empty: what an empty mean makes NaN, a sum over no columns forgets.
+    yield from (dict.fromkeys(pair, 0) for pair in itertools.combinations(letters, 2))
 
 
 def _constants(rule: Rule) -> Iterator[dict[str, Any]]:
@@ -116,7 +131,10 @@ def _constants(rule: Rule) -> Iterator[dict[str, Any]]:
         if isinstance(kind, ConstType)
     ]
     for turn in itertools.zip_longest(*pools):
-        yield from (corner for corner in turn if corner is not None)
+        corners = [corner for corner in turn if corner is not None]
+        yield from corners
+        if len(corners) > 1:  # two large factors overflow where one does not
+            yield {name: value for corner in corners for name, value in corner.items()}
 
 
 def _tensors(rule: Rule) -> dict[str, TensorType]:

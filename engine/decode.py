@@ -95,11 +95,13 @@ class _Decoder:
         self.values = Values(self.graph, self.made, self.key)
         self.sink: set[fx.Node] = set()
         self.written: set[int | None] = set()  # storages that an op has written by now
+        self.lent: dict[int | None, list[fx.Node]] = {}  # operands by the memory of their forms
         self.late: dict[int, list[int]] = {}  # classes by the last opaque node that they need
         self.settled = -1  # those before this place are made
 
     def run(self) -> fx.GraphModule:
         nodes = list(self.encoding.gm.graph.nodes)
+        self.unlent = self._operands_of_the_fixed(nodes)
         for node in nodes:
             if node.op in ("placeholder", "get_attr"):
                 self.env[node] = self.new.node_copy(node)
@@ -137,6 +139,27 @@ class _Decoder:
         ready = [owner for at in range(since, place) for owner in self.late.get(at, ())]
         for owner in sorted(ready):
             self._class(owner)
+
+    def _operands_of_the_fixed(self, nodes: list[fx.Node]) -> set[fx.Node]:
+        """What opaque nodes and the output read, of what rules may give another form."""
+        fixed = [node for node in nodes if node.op == "output" or self.encoding.is_opaque(node)]
+        read = {arg for node in fixed for arg in node.all_input_nodes}
+        return {arg for arg in read if arg in self.encoding.classes}
+
+    def _keep_from(self, place: int | None) -> None:
+        """Copies what stands in memory that is written next, but did not in the original, as
+        a form of `clone(x)` is x."""
+        ready = [arg for arg in self.unlent if self._owner(arg) in self.made]
+        self.unlent.difference_update(ready)
+        for arg in ready:
+            lender = storage(self.made[self._owner(arg)].meta[self.key])
+            self.lent.setdefault(lender, []).append(arg)
+        lent = [arg for arg in self.lent.pop(place, []) if storage(value_of(arg)) != place]
+        if place is not None and lent:
+            pairs = Storages(self.env, self.key)
+            for arg in sorted(lent):
+                if arg not in self.env:
+                    self._base(arg, pairs)
 
     def _latest(self, owner: int, latest: dict[int, int]) -> int:
         """The place of the last opaque node that a class needs, -1 where it needs none."""
@@ -267,18 +290,30 @@ class _Decoder:
     def _opaque_now(self, source: fx.Node) -> fx.Node:
         if is_mutation(source):
             self._settle(self.encoding.places[source])
-            self.written |= {storage(value_of(arg)) for arg in source.all_input_nodes[:1]}
+            for arg in source.all_input_nodes[:1]:
+                self._keep_from(storage(value_of(arg)))
+                self.written.add(storage(value_of(arg)))
         exact = not (is_mutation(source) and "copy_" in str(source.target))
         mapped = {arg: self._operand(arg, exact) for arg in source.all_input_nodes}
         copied = self.new.node_copy(source, lambda arg: mapped[arg])
+        if self._views_other_memory(source, copied):
+            copied.meta[self.key] = self.values.run(copied)
         self.env[source] = copied
         self.sink.add(copied)
         self._note_sizes(source)
         return copied
 
+    def _views_other_memory(self, source: fx.Node, copied: fx.Node) -> bool:
+        """Whether a node is a view of an operand that has other fake memory in the new graph."""
+        value, first = value_of(source), source.all_input_nodes[:1]
+        if is_mutation(source) or not isinstance(value, torch.Tensor) or not first:
+            return False
+        base, new = value_of(first[0]), copied.all_input_nodes[0].meta.get(self.key)
+        return shares_memory(base, value) and not shares_memory(base, new)
+
     def _operand(self, node: fx.Node, exact: bool) -> Any:
-        if node in self.env:
-            return self.env[node]
+        if node in self.env or node in self.based:
+            return self.env.get(node) or self.based[node]
         value = value_of(node)
         if isinstance(value, (*SYMBOLIC, torch.Size)):
             return self._sizes(value)
@@ -422,7 +457,7 @@ class _Decoder:
         return made
 
     def _output(self, node: fx.Node) -> None:
-        pairs = Storages(self.env, self.key)
+        pairs = Storages({**self.env, **self.based}, self.key)
         counts = Counter(storage(value_of(arg)) for arg in node.all_input_nodes)
         mapped: dict[fx.Node, Any] = {}
         for arg in node.all_input_nodes:

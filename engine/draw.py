@@ -26,6 +26,7 @@ from .kinds import list_vars
 from .op import Op
 from .ops import OpTable
 from .pools import constant_pool, dims_pool, how_pool
+from .repair import keep_to
 from .rule import ConstType, Rule, TensorType
 from .steer import broadcast_leads, order_numbers
 from .world import EvaluateError, MetaFacts
@@ -67,6 +68,11 @@ class Structure:
     def has_elements(self) -> bool:
         """Whether no tensor is empty."""
         return all(spec.numel for spec in self._specs())
+
+    @property
+    def is_single(self) -> bool:
+        """Whether every tensor has one element."""
+        return all(spec.numel == 1 for spec in self._specs())
 
     @property
     def dtypes(self) -> frozenset[torch.dtype]:
@@ -173,6 +179,10 @@ class Search:
             if isinstance(env, Failure):
                 self.failures[str(env)] += 1
                 return None
+            for assumption in self.rule.assumes:
+                if assumption.expr is not None:
+                    keep_to(self.rule, assumption.expr, env, values, {}, ())
+            env |= {name: values[name] for name in self.tensor_vars}
             for expr in self.rule.match.values():
                 evaluate(
                     expr, env, self.world, self.table, torch_level=self.rule.stage == "pre_grad"

@@ -14,7 +14,8 @@ import torch
 
 from .draw import Structure
 from .fill import FILLINGS, TensorSpec
-from .trial import Rejected, Trials, put
+from .repair import put
+from .trial import Rejected, Trials
 
 _TRIES = 300
 _SEEDS = 6

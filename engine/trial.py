@@ -6,7 +6,7 @@ None. Raises `Rejected` for what is no example (the left side does not run).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,21 +14,18 @@ from typing import Any
 import torch
 
 from .aliases import aliasing_differs
-from .attributes import Attributes
 from .binding import Failure, bind_vars
 from .compare import Sides, differs, relative_errors, rms, tolerance
 from .distribution import distribution_differs
 from .draw import TORCH_ERRORS, Structure
 from .evaluate import TensorWorld, evaluate
-from .expr import Compare, Expr, Name, names
-from .fill import SMOOTH, draw_values
+from .fill import SMOOTH
 from .luck import Errors, is_luck
 from .ops import OpTable
 from .reference import LateWorld, ReferenceWorld, WideWorld
-from .rule import Rule, TensorType
-from .world import MetaFacts
+from .repair import keep_to
+from .rule import Rule
 
-_ROUNDS = 64  # redraws of an element that an assumption forbids
 _CLOSE = 1e-8  # how far float64 gradients may be apart, as part of their size
 _STRICT = ("exact", "signed_zero")
 _ORDERED = (*_STRICT, "fewer_roundings")  # compared under a fixed order of operations
@@ -78,8 +75,11 @@ class Trials:
         values = structure.fill(filling, assumed)
         env = self._environment(values)
         for assumption in self.rule.assumes:
-            if assumption.expr is not None and assumption.text != without:
-                self._repair(assumption.expr, env, values, filling, assumed)
+            expr = assumption.expr
+            if expr is None or assumption.text == without:
+                continue
+            if not keep_to(self.rule, expr, env, values, filling, assumed):
+                raise Rejected("the assumption could not be met")
         return values
 
     def run(
@@ -292,31 +292,6 @@ class Trials:
         """The same values in float64, dtypes among the constants included."""
         return {name: _widen(value) for name, value in env.items()}
 
-    def _repair(
-        self,
-        expr: Expr,
-        env: Mapping[str, Any],
-        values: dict[str, Any],
-        filling: Mapping[str, tuple[str, int]],
-        assumed: Collection[str],
-    ) -> None:
-        """Draws elements of tensors again until a comparison on values holds."""
-        for name in sorted(names(expr)):
-            kind, tensor = self.rule.vars.get(name), values.get(name)
-            if not isinstance(kind, TensorType) or not isinstance(tensor, torch.Tensor):
-                continue
-            good = holds_elementwise(expr, {**env, **values})
-            for attempt in range(_ROUNDS):
-                if bool(good.all()):
-                    return
-                seed = filling.get(name, ("", 0))[1] * _ROUNDS + attempt
-                style = "positive" if attempt % 2 else "counting"
-                fresh = draw_values(tensor.numel(), tensor.dtype, style, seed, assumed)
-                fresh = fresh.roll(attempt).view(tensor.shape)
-                values[name] = put(values[name], torch.where(good, values[name], fresh))
-                good = holds_elementwise(expr, {**env, **values})
-            raise Rejected("the assumption could not be met")
-
     def _gradient_difference(self, structure: Structure) -> str | None:
         env = self.widened(self._environment(self.smooth_values(structure)))
         # No gradient to speak of, and some backward kernels divide by the number of elements.
@@ -364,41 +339,6 @@ class Trials:
         except Rejected:
             return False
         return True
-
-
-def put(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """`values` in the layout of `tensor`, where that has a place for each element."""
-    if 0 in tensor.stride():
-        return values
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(values)
-
-
-def holds_elementwise(expr: Expr, env: Mapping[str, Any]) -> torch.Tensor:
-    """Where a comparison holds, tensors compared element by element."""
-    if not isinstance(expr, Compare):
-        return torch.tensor(True)
-    operations = {
-        "==": torch.eq,
-        "!=": torch.ne,
-        "<": torch.lt,
-        "<=": torch.le,
-        ">": torch.gt,
-        ">=": torch.ge,
-    }
-    answer = torch.tensor(True)
-    left = _operand(expr.first, env)
-    for op, part in zip(expr.ops, expr.rest, strict=True):
-        right = _operand(part, env)
-        answer = answer & operations[op](left, right)
-        left = right
-    return answer
-
-
-def _operand(expr: Expr, env: Mapping[str, Any]) -> torch.Tensor:
-    if isinstance(expr, Name) and isinstance(env.get(expr.id), torch.Tensor):
-        value: torch.Tensor = env[expr.id]
-        return value
-    return torch.as_tensor(Attributes(env, MetaFacts(lambda x: x)).value(expr))
 
 
 def _widen(value: Any) -> Any:

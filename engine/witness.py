@@ -17,8 +17,9 @@ import torch
 from .compare import differs
 from .draw import TORCH_ERRORS, Structure
 from .expr import names
+from .repair import put
 from .rule import Assumption
-from .trial import Rejected, Trials, put
+from .trial import Rejected, Trials
 
 _TRIES = 120
 _KINDS = ("normal", "special", "counting", "huge", "scaled", "positive")

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from .loops import Scalar
-from .norms import affine, last
+from .norms import Parameters, last
 from .promotion import FLOATS, opmath
 from .reductions import Row, Space, count_scalar, fold, moments, partial, space_over
 from .values import Value
@@ -94,13 +94,13 @@ def _normalised(
         raise Declined
     metas, read = node.meta["val"], wanted(node)
     space = space_over(x.shape, (0, *range(2, len(x.shape))))
-    average, value = moments(work, node, x, space, dtype, 0.0)
-    variance = partial(work, node, "var", space, value)
+    average, spread = moments(work, node, x, space, dtype, 0.0)
+    variance = partial(work, node, "var", space, spread)
     shifted = make("add", (variance(), work.builder.const(float(eps), dtype)), dtype)
     scale = partial(work, node, "rstd", replace(space, raxes=()), make("rsqrt", (shifted,), dtype))
     item = work.builder.cast(work.load(x, space.whole), dtype)
-    unit = make("mul", (make("sub", (item, average()), dtype), scale()), dtype)
-    out = last(work, node, metas[0], space, affine(work, weight, bias, space.outer)(unit))
+    value = Parameters(work, weight, bias, space.outer).by_batch(item, average(), scale())
+    out = last(work, node, metas[0], space, value)
     saved = [
         row.result(node, meta) if place in read else None
         for place, meta, row in ((1, metas[1], average), (2, metas[2], scale))

@@ -27,7 +27,8 @@ class BadProgram(Exception):
 
 
 def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of `program`, tensors as fresh views of the memory it filled.
+    """The outputs of `program`, tensors as fresh views of the memory it filled; one that is
+    returned twice is one tensor.
 
     `inputs` are given as the graph takes them; inputs that the program writes are written.
     Raises BadProgram for a read or write outside a buffer.
@@ -39,7 +40,12 @@ def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
             Points(step, program.buffers, memory, symbols).run()
         else:
             _call(step, program.buffers, memory, symbols)
-    return [output(item, memory, symbols) for item in program.outputs]
+    results: list[Any] = []
+    for place, item in enumerate(program.outputs):
+        again = place not in program.apart and item in program.outputs[:place]
+        first = program.outputs.index(item)
+        results.append(results[first] if again else output(item, memory, symbols))
+    return results
 
 
 def bind_symbols(program: Program, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:

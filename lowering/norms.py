@@ -7,6 +7,7 @@ is kept in f32 (f64 for f64), as eager's kernels do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -128,8 +129,8 @@ def layer_norm(
 ) -> list[Value | None]:
     rank, tail = len(x.shape), len(sizes(shape))
     space = space_over(x.shape, tuple(range(rank - tail, rank)))
-    where = space.whole[rank - tail :]
-    return _normalised(work, node, x, space, eps, affine(work, weight, bias, where))
+    parameters = Parameters(work, weight, bias, space.whole[rank - tail :])
+    return _normalised(work, node, x, space, eps, parameters.centred)
 
 
 def rms_norm(
@@ -149,23 +150,57 @@ def rms_norm(
     shifted = make("add", (mean, work.builder.const(float(eps), dtype)), dtype)
     scale = partial(work, node, "rstd", space, make("rsqrt", (shifted,), dtype))
     value = make("mul", (item, scale()), dtype)
-    finish = affine(work, weight, None, space.whole[rank - tail :])
-    return last(work, node, meta, space, finish(value))
+    parameters = Parameters(work, weight, None, space.whole[rank - tail :])
+    return last(work, node, meta, space, parameters.times(value))
 
 
-def affine(
-    work: Work, weight: Value | None, bias: Value | None, where: Indices
-) -> Callable[[Scalar], Scalar]:
-    """value * weight + bias, each optional, read at `where`."""
+@dataclass(frozen=True)
+class Parameters:
+    """Weight and bias of a norm, each optional, read at `place`."""
 
-    def apply(value: Scalar) -> Scalar:
-        for op, other in (("mul", weight), ("add", bias)):
-            if other is not None:
-                factor = work.builder.cast(work.load(other, where), value.dtype)
-                value = work.builder.make(op, (value, factor), value.dtype)
-        return value
+    work: Work
+    weight: Value | None
+    bias: Value | None
+    place: Indices
 
-    return apply
+    def centred(self, value: Scalar, center: Scalar, scale: Scalar) -> Scalar:
+        """(value - center) * scale * weight + bias, as eager's kernels of norms per row."""
+        make, dtype = self.work.builder.make, value.dtype
+        off = make("sub", (value, center), dtype)
+        result = self.times(make("mul", (off, scale), dtype))
+        return (
+            result
+            if self.bias is None
+            else make("add", (result, self._read(self.bias, dtype)), dtype)
+        )
+
+    def line(self, value: Scalar, center: Scalar, scale: Scalar) -> Scalar:
+        """value * factor + shift, as eager's kernels of norms per channel: the factor is
+        scale * weight, the shift is bias - center * factor. Where the factor is infinite,
+        that is nan more often than `centred` is."""
+        make, dtype = self.work.builder.make, value.dtype
+        factor = self.times(scale)
+        shift = make("mul", (center, factor), dtype)
+        if self.bias is None:
+            return make("sub", (make("mul", (value, factor), dtype), shift), dtype)
+        shift = make("sub", (self._read(self.bias, dtype), shift), dtype)
+        return make("add", (make("mul", (value, factor), dtype), shift), dtype)
+
+    def by_batch(self, value: Scalar, center: Scalar, scale: Scalar) -> Scalar:
+        """The same by statistics of the values themselves. Without a weight, the factor is
+        infinite where all values are the center alone, which is nan in either form."""
+        form = self.centred if self.weight is None else self.line
+        return form(value, center, scale)
+
+    def times(self, value: Scalar) -> Scalar:
+        """value * weight."""
+        if self.weight is None:
+            return value
+        factor = self._read(self.weight, value.dtype)
+        return self.work.builder.make("mul", (value, factor), value.dtype)
+
+    def _read(self, parameter: Value, dtype: str) -> Scalar:
+        return self.work.builder.cast(self.work.load(parameter, self.place), dtype)
 
 
 def _normalised(
@@ -174,10 +209,11 @@ def _normalised(
     x: Value,
     space: Space,
     eps: Any,
-    finish: Callable[[Scalar], Scalar],
+    finish: Callable[[Scalar, Scalar, Scalar], Scalar],
     place: Indices | None = None,
 ) -> list[Value | None]:
-    """(out, mean, rstd) of a norm over `space`; `place` is where a point of it lies in `out`."""
+    """(out, mean, rstd) of a norm over `space`; `finish` takes an element, the mean and 1/std;
+    `place` is where a point of the space lies in `out`."""
     metas = node.meta["val"]
     dtype = opmath(x.dtype)
     if dtype not in FLOATS or not isinstance(eps, int | float):
@@ -187,8 +223,7 @@ def _normalised(
     shifted = make("add", (variance, work.builder.const(float(eps), dtype)), dtype)
     scale = partial(work, node, "rstd", space, make("rsqrt", (shifted,), dtype))
     item = work.builder.cast(work.load(x, space.whole), dtype)
-    centred = make("sub", (item, average()), dtype)
-    value = finish(make("mul", (centred, scale()), dtype))
+    value = finish(item, average(), scale())
     out = last(work, node, metas[0], space, value, place)
     return [out, *_saved(node, metas[1:3], (average, scale))]
 
@@ -223,9 +258,9 @@ def group_norm(
     space = space_over(rows, tuple(range(2, len(rows))))
     first, group, inner = space.whole[:3]
     channel = group * per + inner
-    finish = affine(work, weight, bias, (channel,))
+    parameters = Parameters(work, weight, bias, (channel,))
     place = (first, channel, *space.whole[3:])
-    return _normalised(work, node, reshaped(x, rows), space, eps, finish, place)
+    return _normalised(work, node, reshaped(x, rows), space, eps, parameters.by_batch, place)
 
 
 def batch_norm_inference(
@@ -255,9 +290,8 @@ def batch_norm_inference(
             )
         )
         shifted = make("add", (spread, work.builder.const(float(eps), dtype)), dtype)
-        centred = make("sub", (item, average), dtype)
-        scaled = make("mul", (centred, make("rsqrt", (shifted,), dtype)), dtype)
-        return affine(work, weight, bias, channel)(scaled)
+        scale = make("rsqrt", (shifted,), dtype)
+        return Parameters(work, weight, bias, channel).line(item, average, scale)
 
     out = work.pointwise(node, metas[0], value)
     return [out, *(Stored(work.buffer_like(node, meta)) for meta in metas[1:])]

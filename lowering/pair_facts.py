@@ -172,12 +172,17 @@ class PairFacts:
         return max(gap, 0)
 
     def overwritten(self, producer: Node, consumer: Node) -> bool:
-        """Whether something the producer reads has changed by the time the consumer runs."""
+        """Whether something the producer reads, or feeds to the consumer, has changed by the time
+        the consumer runs."""
         graph = self._graph
         return any(
             not graph.reaches(writer, producer)
             and (writer is producer or writer is consumer or graph.reaches(writer, consumer))
             for name in producer.reads
+            for writer in graph.writers.get(name, ())
+        ) or any(
+            graph.reaches(producer, writer) and graph.reaches(writer, consumer)
+            for name in self._fed(producer, consumer)
             for writer in graph.writers.get(name, ())
         )
 

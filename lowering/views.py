@@ -7,6 +7,7 @@ reader computes the index.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import fx
 
 from ..engine.dtypes import word_of
+from ..engine.memory import shares_memory
 from .index import (
     ZERO,
     Index,
@@ -40,16 +42,31 @@ from .values import (
     size_of,
     strided,
 )
-from .work import Declined, Work, number, sizes
+from .work import Declined, Work, number, sizes, supported
 
 Lower = Callable[..., Any]
+_UNSAFE = frozenset(
+    (
+        torch.ops.aten._unsafe_view.default,
+        torch.ops.aten.unsafe_split.Tensor,
+        torch.ops.aten.unsafe_split_with_sizes.default,
+    )
+)
 
 
 def view(work: Work, node: fx.Node, x: Value, *_: Any) -> Value:
-    """Elements in row-major order under another shape, also for a copying reshape."""
-    if word_of(node.meta["val"].dtype) != x.dtype:
+    """Elements in row-major order under another shape. A reshape that copies is no more than
+    that, too, but where the graph returns (views of) the copy."""
+    meta = node.meta["val"]
+    if word_of(meta.dtype) != x.dtype:
         raise Declined  # the same bits under another dtype
-    return reshaped(x, shape_of(node.meta["val"]))
+    value = reshaped(x, shape_of(meta))
+    operand = node.all_input_nodes[0].meta["val"]
+    if shares_memory(operand, meta) or not _escapes(node):
+        return value
+    if not supported(meta):
+        raise Declined
+    return work.pointwise(node, meta, lambda index: work.load(value, index))
 
 
 def reshaped(x: Value, shape: tuple[Size, ...]) -> Value:
@@ -172,8 +189,14 @@ def copying(lower: Lower) -> Lower:
 def _escapes(node: fx.Node) -> bool:
     """Whether the graph returns this node, or views of it."""
     return any(
-        user.op == "output" or (is_view(user.target) and _escapes(user)) for user in node.users
+        user.op == "output" or (_passes_memory(user.target) and _escapes(user))
+        for user in node.users
     )
+
+
+def _passes_memory(target: Any) -> bool:
+    """Whether results share memory with operands, be it that the schema says nothing of it."""
+    return is_view(target) or target is operator.getitem or target in _UNSAFE
 
 
 def is_view(target: Any) -> bool:

@@ -37,6 +37,8 @@ _MAPS = """elu_backward hardtanh_backward leaky_relu_backward mish_backward soft
 log_sigmoid_backward hardswish_backward hardsigmoid_backward softshrink_backward
 hardshrink_backward fmod remainder"""
 MAPS = frozenset(_MAPS.split())
+# They end in the logarithm of a sum that is 1 or larger, whose rounding no input shows.
+LOGARITHMS = frozenset(("_log_softmax", "logsumexp", "logaddexp", "logaddexp2"))
 
 
 class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -98,6 +100,8 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = _call(func, shaken, torch.float32)
         if results is None:
             return None
+        if _name(func) in LOGARITHMS:
+            return [self._shake_from(self._shake(here), 1.0) for here in results]
         if not pointwise:
             return [self._sign_zeros(self._shake(here)) for here in results]
         exact = narrow if wide is None else wide
@@ -124,9 +128,14 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shaken = self._shake(value)
         if not _is_float(value) or not value.numel():
             return shaken
-        largest = shaken.abs().nan_to_num(0, 0).max()
-        draw = torch.rand(shaken.shape, generator=self._generator, dtype=shaken.dtype)
-        return shaken + (draw - 0.5) * torch.finfo(shaken.dtype).eps * largest
+        return self._shake_from(shaken, shaken.abs().nan_to_num(0, 0).max())
+
+    def _shake_from(self, value: Any, size: Any) -> Any:
+        """Off by as much as a number of this size is."""
+        if not _is_float(value):
+            return value
+        draw = torch.rand(value.shape, generator=self._generator, dtype=value.dtype)
+        return value + (draw - 0.5) * torch.finfo(value.dtype).eps * size
 
     def _shake(self, value: Any) -> Any:
         """Off by one or two units in the last place (of float32 for the half types)."""
@@ -173,7 +182,10 @@ def _rounds(func: Any) -> bool:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    """A tensor of floats in memory: the zeros of autograd that have none crash torch.equal."""
+    return (
+        isinstance(value, torch.Tensor) and value.is_floating_point() and not value._is_zerotensor()
+    )
 
 
 def _copied(given: Any) -> Any:

@@ -80,6 +80,24 @@ def changed_in_between(m: Any) -> Any:
 
 
 @program
+def added_to_in_between(m: Any) -> Any:
+    """One of the two that a nest makes has changed by the time both are read."""
+    x = m.input("x", (8,))
+    old, sums = m.buffer("old", (8,)), m.buffer("sums", (8,))
+    m.nest(
+        "both",
+        (8,),
+        (),
+        lambda i: [Store("old", (i,), twice(m, x, i)), Store("sums", (i,), twice(m, x, i))],
+    )
+    m.nest("more", (8,), (), lambda i: [Store("sums", (i,), m.load(x, i), "add")])
+    out = m.pointwise(
+        "out", (64, 8), lambda i, j: m.op("mul", m.load(old, j), m.load(sums, j)), "output"
+    )
+    return m.program(out), [torch.randn(8)]
+
+
+@program
 def overlapping_parts(m: Any) -> Any:
     """The second part overwrites some of the first."""
     x, y = m.input("x", (4,)), m.input("y", (4,))

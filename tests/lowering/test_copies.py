@@ -75,3 +75,48 @@ def test_two_results_never_share_memory(book: Any) -> None:
     program = lowered(fn, book, torch.randn(3, 4))
     first, second = program.outputs
     assert first.buffer != second.buffer  # type: ignore[union-attr]
+
+
+def of_an_input(rows: torch.Tensor) -> Any:
+    return (rows[-1],)
+
+
+def in_pieces(rows: torch.Tensor) -> Any:
+    return tuple(rows.chunk(2))
+
+
+def behind_a_view(rows: torch.Tensor) -> Any:
+    return (aten._unsafe_view(rows, [2, -1])[0, :1],)
+
+
+@pytest.mark.parametrize("views", [of_an_input, in_pieces, behind_a_view])
+def test_views_of_a_copying_reshape_are_views_of_one_copy(
+    book: Any, views: Callable[..., Any]
+) -> None:
+    """Strides could say them as views of what was copied, too."""
+
+    def fn(x: torch.Tensor) -> Any:
+        return views(aten.reshape(x.unsqueeze(1).expand(4, 3), [12]))
+
+    program = lowered(fn, book, torch.randn(4))
+    assert {program.buffers[view.buffer].role for view in program.outputs} == {"output"}  # type: ignore[union-attr]
+    assert len({view.buffer for view in program.outputs}) == 1  # type: ignore[union-attr]
+
+
+def test_a_result_and_a_view_of_its_copy_lie_apart(book: Any) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        y = torch.sin(x)
+        return y, aten.reshape(y.unsqueeze(1).expand(4, 3), [12])[0]
+
+    program = lowered(fn, book, torch.randn(4))
+    first, second = program.outputs
+    assert first.buffer != second.buffer  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_a_reshape_that_is_a_view_is_not_copied(book: Any, size: int) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return (aten.reshape(x, [-1, 2])[1:],)
+
+    program = lowered(fn, book, torch.randn(size, 4))
+    assert copies(program) == 0

@@ -231,6 +231,17 @@ def test_nan_wins_and_places_are_first(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_whole_numbers_have_no_negative_zero(dtype: torch.dtype) -> None:
+    """C compilers take the way through an integer and back for a rounding of the float."""
+    expressions = {
+        f"{through}, {back}": lambda x, through=through, back=back: x.to(through).to(back)
+        for through in (torch.int64, torch.int32, torch.int8)
+        for back in FLOATS
+    }
+    check(expressions, torch.linspace(-3, 3, 41).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_zeros_keep_their_sign(dtype: torch.dtype) -> None:
     x = torch.tensor([0.0, -0.0] * 20, dtype=dtype)
     functional = torch.nn.functional

@@ -246,3 +246,40 @@ def test_calls_from_many_threads() -> None:
         outputs = list(pool.map(lambda x: compiled(x, w), inputs))
     for x, out in zip(inputs, outputs, strict=True):
         torch.testing.assert_close(out, f(x, w))
+
+
+def _kept_back(d):
+    old = d.clone()
+    d[1:] -= d[1:]
+    return old
+
+
+def _kept_back_views(d):
+    old = d.clone()
+    d.add_(1)
+    return old[1:], old.t(), old * 2, d
+
+
+def _swapped(a, b):
+    old = a.clone()
+    a.copy_(b)
+    b.copy_(old)
+    return a + 1
+
+
+def _read_by_a_call(a, w):
+    old = a.clone()
+    a.mul_(2)
+    return torch.nn.functional.linear(old, w), old
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [(_kept_back, 1), (_kept_back_views, 1), (_swapped, 2), (_read_by_a_call, 2)],
+)
+def test_a_copy_outlives_a_write_into_what_it_is_of(function, count):
+    """A form of `clone(x)` is x: but not after x was written."""
+    inputs = [torch.randn(4, 4) for _ in range(count)]
+    ours = [value.clone() for value in inputs]
+    found = torch.compile(function, backend="eqsat", options={"strict": True})(*ours)
+    torch.testing.assert_close((found, ours), (function(*inputs), inputs))
