@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..lowering.dependence import make_node
-from ..lowering.externs import Fresh, Placed
+from ..lowering.externs import Bounded, Fresh, Placed
 from ..lowering.interpret import BadProgram
 from ..lowering.loops import Nest, Program
 from ..lowering.verify import VerifyError, refuse
@@ -111,7 +111,7 @@ def _repeatable(program: Program) -> bool:
 
 
 def _is_aten(target: Any) -> bool:
-    if isinstance(target, Fresh | Placed):
+    if isinstance(target, Bounded | Fresh | Placed):
         target = target.target
     if isinstance(target, torch._ops.OpOverload):
         return target.namespace in ("aten", "prims")

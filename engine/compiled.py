@@ -167,11 +167,26 @@ def _values(sample: _Sample, filling: str, seed: int) -> Mapping[str, Any]:
     names = {name: (filling, seed + at) for at, name in enumerate(sample.structure.tensors)}
     try:
         drawn = sample.trials.values(sample.structure, names)
-        values = {name: _without_tiny(value) for name, value in drawn.items()}
+        values = {
+            name: _laid_out(_without_tiny(value), sample.values[name])
+            for name, value in drawn.items()
+        }
         sample.results(iter(sample.tensors(values)))
     except Rejected:
         return sample.values
     return values
+
+
+def _laid_out(value: Any, traced: Any) -> Any:
+    """A drawn tensor with the strides that the compiled graph was traced with: of a tensor that
+    repeats its elements, `put` makes one that does not. Raises Rejected."""
+    if isinstance(value, list):
+        return [_laid_out(item, one) for item, one in zip(value, traced, strict=True)]
+    if not isinstance(value, torch.Tensor) or value.stride() == traced.stride():
+        return value
+    if 0 in traced.stride():
+        raise Rejected("the traced tensor repeats its elements")
+    return put(traced, value)
 
 
 def _without_tiny(value: Any) -> Any:

@@ -22,7 +22,7 @@ from .rule import ConstType, Rule, TensorType
 _DTYPES = ("f32", "f16", "bf16", "f64", "i64", "u8", "i32", "i8", "i16", "bool", "c64")
 _MIXED = (("f16", "f32"), ("f32", "bf16"), ("f64", "f32"), ("i64", "f32"), ("i32", "i64"))
 _LEADS: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (2, 0), (5, 7))
-_SPECIAL_FLOATS = (math.inf, math.nan, 0.0, -0.0, -math.inf, 1.0, 1e30)
+_SPECIAL_FLOATS = (math.inf, math.nan, 0.0, -0.0, -math.inf, 1.0, 1e30, -1.0)
 _SPECIAL_INTS = (0, 1, -1, 2)
 _MOST_TRIES = 40
 # Examples of one element hold one special value per tensor: a few take turns on all of them.
@@ -52,9 +52,13 @@ def corner_structures(
 
 
 def corner_examples(structures: Sequence[Structure]) -> Iterator[tuple[Structure, Filling]]:
-    """Every structure with ordinary and with special values, single elements with several; then
-    every filling in all tensors at once, and the nasty ones in one tensor after the other."""
-    for (place, structure), kind in itertools.product(enumerate(structures), (SMOOTH, "special")):
+    """Every structure with ordinary and with special values, single elements with several, and
+    with the numbers that the rule speaks of; then every filling in all tensors at once, and the
+    nasty ones in one tensor after the other."""
+    kinds = (SMOOTH, "special", "marked")
+    for (place, structure), kind in itertools.product(enumerate(structures), kinds):
+        if kind == "marked" and not structure.marks:
+            continue
         yield structure, {name: (kind, place + at) for at, name in enumerate(structure.tensors)}
     for structure in [one for one in structures if one.is_single][:_MOST_SINGLE]:
         for turn in range(_TURNS):

@@ -296,20 +296,12 @@ class _Decoder:
         exact = not (is_mutation(source) and "copy_" in str(source.target))
         mapped = {arg: self._operand(arg, exact) for arg in source.all_input_nodes}
         copied = self.new.node_copy(source, lambda arg: mapped[arg])
-        if self._views_other_memory(source, copied):
-            copied.meta[self.key] = self.values.run(copied)
+        if not is_mutation(source):
+            self.values.renew(source, copied)
         self.env[source] = copied
         self.sink.add(copied)
         self._note_sizes(source)
         return copied
-
-    def _views_other_memory(self, source: fx.Node, copied: fx.Node) -> bool:
-        """Whether a node is a view of an operand that has other fake memory in the new graph."""
-        value, first = value_of(source), source.all_input_nodes[:1]
-        if is_mutation(source) or not isinstance(value, torch.Tensor) or not first:
-            return False
-        base, new = value_of(first[0]), copied.all_input_nodes[0].meta.get(self.key)
-        return shares_memory(base, value) and not shares_memory(base, new)
 
     def _operand(self, node: fx.Node, exact: bool) -> Any:
         if node in self.env or node in self.based:
@@ -339,7 +331,7 @@ class _Decoder:
         for arg in made.all_input_nodes if self.written else ():
             if storage(arg.meta[self.key]) in self.written:
                 raise DecodeError(f"{made.name} would read memory that was written before")
-        if source is not None and self._same_arguments(source, made):
+        if source is not None and self.values.same_arguments(source, made):
             made.meta[self.key] = value_of(source)
             return made
         origin = owner if source is None else node
@@ -386,13 +378,6 @@ class _Decoder:
         if isinstance(value, dict):
             return {key: self._with_sizes(item) for key, item in value.items()}
         return value
-
-    def _same_arguments(self, source: fx.Node, made: fx.Node) -> bool:
-        """Whether a node reads the very values that its original reads."""
-        old, new = source.all_input_nodes, made.all_input_nodes
-        return len(old) == len(new) and all(
-            value_of(a) is b.meta.get(self.key) for a, b in zip(old, new, strict=True)
-        )
 
     def _describe(self, made: fx.Node, origin: fx.Node | None, node: int) -> None:
         if origin is not None:

@@ -42,10 +42,21 @@ def keep_to(
             style = "positive" if attempt % 2 else "counting"
             fresh = draw_values(tensor.numel(), tensor.dtype, style, seed, assumed)
             fresh = fresh.roll(attempt).view(tensor.shape)
-            values[name] = put(values[name], torch.where(good, values[name], fresh))
+            tensor = values[name] = _mended(tensor, good, fresh)
             good = holds_elementwise(expr, {**env, **values})
         return False
     return True
+
+
+def _mended(tensor: torch.Tensor, good: torch.Tensor, fresh: torch.Tensor) -> torch.Tensor:
+    """`tensor` with elements of `fresh` where it is not good, in the same layout: what an
+    expanded tensor repeats is one element."""
+    shape, good = tensor.shape, good.expand(tensor.shape)
+    repeated = [dim for dim, step in enumerate(tensor.stride()) if step == 0]
+    for dim in repeated:
+        good = good.all(dim, keepdim=True)
+        tensor, fresh = tensor.narrow(dim, 0, 1), fresh.narrow(dim, 0, 1)
+    return put(tensor, torch.where(good, tensor, fresh)).expand(shape)
 
 
 def put(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from torch.fx.node import map_arg
 
 from .egraph import EGraph
 from .encode import value_of
-from .memory import begins_alike, is_whole_view, may_alias
+from .memory import begins_alike, is_whole_view, may_alias, shares_memory
 from .metadata import is_plain, meta_key
 from .world import EvaluateError
 
@@ -96,6 +96,23 @@ class Values:
             )
         except (RuntimeError, ValueError):
             return None
+
+    def same_arguments(self, source: fx.Node, made: fx.Node) -> bool:
+        """Whether a node reads the very values that its original reads."""
+        old, new = source.all_input_nodes, made.all_input_nodes
+        return len(old) == len(new) and all(
+            value_of(a) is b.meta.get(self.key) for a, b in zip(old, new, strict=True)
+        )
+
+    def renew(self, source: fx.Node, copied: fx.Node) -> None:
+        """Gives a copy of `source` a value of its own where it is a view of its first operand,
+        in whose place it reads other fake memory."""
+        value, operands = value_of(source), copied.all_input_nodes
+        if not isinstance(value, torch.Tensor) or not operands:
+            return
+        old, new = value_of(source.all_input_nodes[0]), operands[0].meta.get(self.key)
+        if shares_memory(old, value) and not shares_memory(old, new):
+            copied.meta[self.key] = self.run(copied)
 
     def run(self, made: fx.Node) -> Any:
         """The value of `made`. New strides may need a guard that the old ones did not."""

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from ..engine.functional import mutable_form, written_places
+from ..engine.memory import shares_memory
 from .index import Size
 from .loops import SizeValue
 from .ranges import Range
@@ -72,6 +73,20 @@ class Placed:
         given = list(args)
         given[self.place - 1] += x.storage_offset() - start
         return self.target(x, *given)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A target that may read all of its operand's storage, and raises where that is too small.
+    In the graph the operand is all there is in its storage; so it is here, where it may have
+    been put into memory that many buffers share."""
+
+    target: Callable[..., Any]
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if x.untyped_storage().nbytes() != x.numel() * x.itemsize:
+            x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
+        return self.target(x, *args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -264,10 +279,22 @@ def _placed(
     if "storage_offset" not in names or not isinstance(args[0], fx.Node):
         return target, args, kwargs
     place, base = names.index("storage_offset"), args[0].meta["val"]
+    if _fills_storage(args[0]) and not _written(node):
+        return Bounded(target), args, kwargs
     whole = tuple(args[k] if k < len(args) else kwargs.get(name) for k, name in enumerate(names))
     if whole[place] is None:
         return target, args, kwargs
     return Placed(target, place), (base.storage_offset(), *whole), {}
+
+
+def _fills_storage(node: fx.Node) -> bool:
+    """Whether a tensor is all that its storage has room for: an op has just made it. (Fake
+    storages do not tell: they grow with what is asked of them.)"""
+    while node.target is operator.getitem:
+        node = node.all_input_nodes[0]
+    value = node.meta["val"]
+    others = (before.meta.get("val") for before in node.all_input_nodes)
+    return node.op == "call_function" and not any(shares_memory(value, x) for x in others)
 
 
 _Results = tuple[tuple[str | None, ...], tuple[Size | None, ...], Any]

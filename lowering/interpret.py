@@ -233,16 +233,22 @@ class Points:
         tensor = self._memory.get(scalar.buffer)
         if tensor is None:
             raise BadProgram(f"{scalar.buffer} is read before it is written")
-        if 0 in self._sizes:
-            return self._uniform(torch.zeros((), dtype=tensor.dtype))
         mask = args[0] if args else None
         index = self._indices(scalar.buffer, scalar.index, mask)
+        if 0 in self._sizes and not self._runs(index, tensor):
+            return self._uniform(torch.zeros((), dtype=tensor.dtype))
         if tensor.numel() == 0:
             if not args or bool(args[0].any()):
                 raise BadProgram(f"a load from {scalar.buffer}, which is empty")
             return args[1]
         value = tensor[tuple(index)] if index else self._uniform(tensor)
         return value if mask is None else torch.where(mask, value, args[1])
+
+    def _runs(self, index: Sequence[torch.Tensor], tensor: torch.Tensor) -> bool:
+        """Whether a load can happen in a nest without inner points, outside of its inner loop."""
+        pairs = zip(index, tensor.shape, strict=True)
+        inside = all(bool(((part >= 0) & (part < size)).all()) for part, size in pairs)
+        return inside and tensor.numel() != 0 and 0 not in self._sizes[: len(self._nest.axes)]
 
     def _over_rows(self, value: torch.Tensor) -> torch.Tensor:
         outer = len(self._nest.axes)

@@ -19,6 +19,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ..engine.dtypes import word_of
 from ..engine.loop_choices import LoopChoices
+from ..engine.memory import storage
 from ..engine.op import Bound, Op
 from ..engine.ops import OpTable
 from ..engine.rule import ScalarEntry
@@ -50,8 +51,11 @@ from .values import (
     Stored,
     Value,
     axes_for,
+    plain,
     root,
+    shape_of,
     size_of,
+    stride_of,
     strided,
 )
 from .views import VIEWS, Lower, broadcast_index, is_view
@@ -166,6 +170,9 @@ class Lowering:
         if isinstance(value, torch.Tensor):
             buffer = self._work.buffer_of(node.name, value, "input")
             self._inputs.append(buffer.name)
+            place = storage(value)
+            if place is not None:
+                self._work.given.setdefault(place, (buffer.name, value))
             self._symbols |= symbols_in(value)
             return Stored(buffer)
         if isinstance(value, torch.SymInt):
@@ -351,7 +358,7 @@ class Lowering:
     def _result(self, item: Any) -> View | SizeValue | int | float | bool | None:
         value = self._work.env[item] if isinstance(item, fx.Node) else item
         if isinstance(value, VALUES):
-            view = self._work.view(item, value, item.meta["val"])
+            view = self._in_its_memory(item, value, item.meta["val"])
             if self._work.buffers[view.buffer].role == "temp":
                 self._work.set_role(view.buffer, "output")
             return view
@@ -360,6 +367,23 @@ class Lowering:
         if value is None or isinstance(value, SizeValue | int | float | bool):
             return value
         raise LoweringError(f"the output {item} is a {type(value).__name__}")
+
+    def _in_its_memory(self, node: fx.Node, value: Value, meta: torch.Tensor) -> View:
+        """A result where the graph has it: within an input if it is a view of that, whatever
+        lowering can say of it, and else not within one."""
+        work = self._work
+        place = storage(meta)
+        if place is None:
+            return work.view(node, value, meta)
+        name, given = work.given.get(place, ("", meta))
+        if name and given.dtype == meta.dtype:
+            start = size_of(meta.storage_offset()) - size_of(given.storage_offset())
+            return View(name, shape_of(meta), stride_of(meta), plain(start))
+        view = work.view(node, value, meta)
+        if work.buffers[view.buffer].role != "input":
+            return view
+        memory = work.buffer(node.name, value.dtype, view.shape, view.stride)
+        return View(work.copy(node, memory, value).buffer.name, view.shape, view.stride)
 
 
 def symbols_in(value: Any) -> set[sympy.Symbol]:

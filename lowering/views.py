@@ -40,6 +40,7 @@ from .values import (
     same_stride,
     shape_of,
     size_of,
+    stride_of,
     strided,
 )
 from .work import Declined, Work, number, sizes, supported
@@ -325,10 +326,13 @@ def pixel_shuffle(work: Work, node: fx.Node, x: Value, factor: Any) -> Value:
 def as_strided(
     work: Work, node: fx.Node, x: Value, size: Any, stride: Any, offset: Any = None
 ) -> Value:
-    """Provable where the operand is a view of a dense buffer and the result stays inside."""
+    """Provable where the operand is a view of a dense buffer, laid out as torch has it, and the
+    result stays inside."""
     base, here = root(x), strided(x)
     meta = node.args[0].meta["val"] if isinstance(node.args[0], fx.Node) else None
     if not isinstance(base, Stored) or here is None or not isinstance(meta, torch.Tensor):
+        raise Declined
+    if not same_stride(x.shape, here.stride, stride_of(meta)):  # torch has a copy
         raise Declined
     shape = base.buffer.shape
     if not same_stride(shape, base.buffer.stride, row_major(shape)) or 0 in shape:

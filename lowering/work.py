@@ -16,6 +16,7 @@ from torch import fx
 
 from ..engine.dtypes import word_of
 from ..engine.loop_choices import LoopChoices
+from ..engine.memory import storage
 from ..engine.target import load_target
 from .index import ZERO, Axis, Size, as_index, row_major
 from .loops import DTYPES, Buffer, Builder, Extern, Nest, Scalar, SizeValue, Step, Store, View
@@ -71,6 +72,7 @@ class Work:
         self.constants: dict[str, torch.Tensor] = {}
         self.steps: list[Step] = []
         self.env: dict[fx.Node, Any] = {}
+        self.given: dict[int, tuple[str, torch.Tensor]] = {}  # inputs by their memory
         self.ranges: dict[str, Range] = {}  # integer buffers whose values are bounded
         self._roots: dict[int, tuple[Computed, Stored]] = {}
         # By what a copy holds: its buffer, the value, and the number of the step that fills it.
@@ -224,14 +226,23 @@ class Work:
     def set_role(self, name: str, role: str) -> None:
         self.buffers[name] = replace(self.buffers[name], role=role)
 
+    def _lies_in(self, node: fx.Node, value: Value, name: str) -> bool:
+        """Whether what lowering has as a view of a buffer is one in the graph, too."""
+        place = storage(node.meta.get("val"))
+        given = self.given.get(place, (name,))[0] if place is not None else name
+        if place is not None and self.buffers[name].role == "input" and place not in self.given:
+            return False
+        return strided(value) is not None and given == name
+
     def settle(self, names: frozenset[str], nodes: Sequence[fx.Node]) -> None:
         """Before `names` are written: put views of them into memory where the graph has a
-        copy (no strides say the view), for those `nodes` that are still to be read."""
+        copy, for those `nodes` that are still to be read."""
         for node in nodes:
             value = self.env.get(node)
             if not isinstance(value, Mapped) or not isinstance(value.base, Stored):
                 continue
-            if value.base.buffer.name in names and strided(value) is None:
+            name = value.base.buffer.name
+            if name in names and not self._lies_in(node, value, name):
                 self.env[node] = self.stored(node, value)
 
     def _root_buffer(self, node: fx.Node, base: Computed) -> Stored:

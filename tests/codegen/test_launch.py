@@ -356,3 +356,21 @@ def test_without_any_shim(make: Any, table: Any, monkeypatch: Any) -> None:
     x, w = torch.randn(6, 6), torch.randn(6, 6)
     for _ in range(2):
         torch.testing.assert_close(graph([x, w])[0], (x + w) @ w.T - x, rtol=0, atol=1e-5)
+
+
+def test_zeros_without_memory_are_given_some() -> None:
+    """As autograd makes them for ops that are flat."""
+    x = torch.randn(4, requires_grad=True)
+    torch.compile(lambda x: torch.sgn(x), backend="eqsat")(x).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.zeros(4))
+
+
+def test_strides_do_not_reach_into_other_memory() -> None:
+    """Temporaries lie side by side in one arena; each has the bounds that it has in eager."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        places = torch.max(x, 1, keepdim=True)[1]
+        return places.as_strided((2, 2), (1, 1))
+
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.compile(function, backend="eqsat")(torch.randn(1, 1, 1))

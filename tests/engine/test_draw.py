@@ -10,20 +10,26 @@ from random import Random
 import pytest
 import torch
 
+from eqsat.engine.corners import corner_examples, corner_structures
 from eqsat.engine.draw import Search, Structure
 from eqsat.engine.fill import DRAWN, FILLINGS, LAYOUTS, TensorSpec, draw_values, make_tensor
 from eqsat.engine.load import RULES, load_book
 from eqsat.engine.ops import OpTable
+from eqsat.engine.repair import holds_elementwise, keep_to
+from eqsat.engine.rule import Rule
 
 TABLE = OpTable(load_book([RULES / "ops"]).ops)
 HALF = {torch.float16, torch.bfloat16}
 
 
-def draw(tmp_path: Path, body: str, count: int = 60) -> list[Structure]:
+def load_rule(tmp_path: Path, body: str) -> Rule:
     path = tmp_path / "rules.yaml"
     path.write_text("- rule: one-rule\n  doc: A rule for tests.\n" + body)
-    rule = load_book([path], TABLE).rules[0]
-    return Search(rule, TABLE, Random(0)).collect(count, 4000)
+    return load_book([path], TABLE).rules[0]
+
+
+def draw(tmp_path: Path, body: str, count: int = 60) -> list[Structure]:
+    return Search(load_rule(tmp_path, body), TABLE, Random(0)).collect(count, 4000)
 
 
 def shape_of(structure: Structure, name: str) -> tuple[int, ...]:
@@ -49,6 +55,19 @@ PRODUCT = """
     - same_dtype(a, b)
   make: mm(permute(b, (1, 0)), permute(a, (1, 0)))
   numerics: exact
+"""
+# Eager refuses probabilities that are none.
+PROBABILITIES = """
+  vars:
+    x: float[...]
+    y: float[...]
+  match: binary_cross_entropy(x, y, None, 0)
+  when:
+    - same_dtype(x, y)
+    - dtype(x) in (f32, f64)
+  make: (y - 1.0) * clamp_min(log1p(-x), -100.0) - y * clamp_min(log(x), -100.0)
+  numerics: reassociate
+  assumes: [0 <= x <= 1, 0 <= y <= 1]
 """
 BROADCAST = """
   vars:
@@ -179,3 +198,52 @@ def test_values_lie_on_and_beside_the_numbers_of_a_rule(tmp_path: Path) -> None:
     near = (values - exact).abs() < 0.005 * abs(low) + eps
     assert (near & (values > exact)).any() and (near & (values < exact)).any()
     assert (values == 0.75).any()
+
+
+def test_a_left_side_that_refuses_values_is_drawn_with_others(tmp_path: Path) -> None:
+    structures = draw(tmp_path, PROBABILITIES, count=20)
+    assert sum(structure.has_elements for structure in structures) >= 10
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_that_are_drawn_again_keep_the_layout(tmp_path: Path, layout: str) -> None:
+    rule = load_rule(tmp_path, PROBABILITIES)
+    x = make_tensor(TensorSpec((5, 7), torch.float32, layout), "normal", 0)
+    values = {"x": x}
+    expr = rule.assumes[0].expr
+    assert expr is not None and not bool(holds_elementwise(expr, values).all())
+    assert keep_to(rule, expr, values, values, {}, ())
+    assert bool(holds_elementwise(expr, values).all())
+    assert values["x"].stride() == x.stride()
+
+
+def test_corners_hold_single_elements_and_pairs_of_empty_sizes(tmp_path: Path) -> None:
+    structures = corner_structures(load_rule(tmp_path, PRODUCT), TABLE, Random(0), 60, 20)
+    shapes = {(shape_of(one, "a"), shape_of(one, "b")) for one in structures}
+    assert ((1, 1), (1, 1)) in shapes
+    assert any(a == (0, 0) and b[1] for a, b in shapes)
+
+
+def test_single_elements_hold_many_pairs_of_special_values(tmp_path: Path) -> None:
+    structures = corner_structures(load_rule(tmp_path, PRODUCT), TABLE, Random(0), 60, 20)
+    single = next(structure for structure in structures if structure.is_single)
+    pairs = set()
+    for structure, filling in corner_examples(structures):
+        if structure is single and {kind for kind, _ in filling.values()} == {"special"}:
+            values = structure.fill(filling)
+            pairs.add((str(values["a"].item()), str(values["b"].item())))
+    assert len(pairs) >= 6
+
+
+def test_constants_are_large_together(tmp_path: Path) -> None:
+    body = """
+  vars:
+    x: float[...]
+    a: const:float
+    b: const:float
+  match: x * a * b
+  make: x * (a * b)
+  numerics: reassociate
+"""
+    structures = corner_structures(load_rule(tmp_path, body), TABLE, Random(0), 60, 20)
+    assert any(one.constants == {"a": 1e30, "b": 1e30} for one in structures)

@@ -106,6 +106,18 @@ def test_two_outputs_do_not_start_to_share_memory(tmp_path):
     check(gm, result.gm, torch.randn(3, 4))
 
 
+def test_views_of_a_remade_result_are_views_of_it():
+    """Slices are no calls that rules know; what they are slices of is made anew."""
+
+    def function(x):
+        y = x[:, None]
+        z = torch.nn.functional.silu((y @ y.mT).contiguous())
+        return z, z[:-1], x @ x.mT, x @ y.mT
+
+    outputs = torch.compile(function, backend="eqsat")(torch.randn(2, 1))
+    assert shares(outputs, ()) == [0, 0, 2, 3]
+
+
 def test_output_strides_are_kept(tmp_path):
     book = rules(
         tmp_path,

@@ -26,12 +26,12 @@ from eqsat.tests.fuzz.shrink import needed, shrink
 from eqsat.tests.pack_files import marker
 from eqsat.tests.pack_files import write as write_rules
 
-QUICK = range(1000, 1022)
+QUICK = range(1000, 1014)
 
 
 @pytest.fixture(scope="module")
 def programs() -> list[Program]:
-    return [generate(seed) for seed in range(300)]
+    return [generate(seed) for seed in range(200)]
 
 
 @pytest.fixture(autouse=True)

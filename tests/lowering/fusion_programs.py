@@ -98,6 +98,16 @@ def added_to_in_between(m: Any) -> Any:
 
 
 @program
+def nothing_to_reduce(m: Any) -> Any:
+    """A value that is stored beside a reduction over no points is stored all the same."""
+    x = m.input("x", (16, 1))
+    t = m.pointwise("t", (16, 1), lambda i, j: twice(m, x, i, j))
+    total = m.reduction("total", (16,), (0,), "sum", lambda i, j: m.load(t, i, j + 1), "output")
+    out = m.pointwise("out", (16, 3), lambda i, j: m.op("neg", m.load(t, i, Index())), "output")
+    return m.program(total, out), [torch.randn(16, 1)]
+
+
+@program
 def overlapping_parts(m: Any) -> Any:
     """The second part overwrites some of the first."""
     x, y = m.input("x", (4,)), m.input("y", (4,))

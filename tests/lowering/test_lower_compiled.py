@@ -236,3 +236,16 @@ def test_the_same_value_may_be_returned_twice() -> None:
     for got, expected in zip(compiled(twice)(x), twice(x), strict=True):
         torch.testing.assert_close(got, expected)
     assert sum(buffer.role == "output" for buffer in PROGRAMS[0].buffers.values()) == 1
+
+
+def test_a_tensor_that_is_returned_twice_is_one_tensor() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    total = graph.call_function(torch.ops.aten.neg.default, (x,))
+    turned = graph.call_function(torch.ops.aten.alias.default, (total,))
+    for node in (x, total, turned):
+        node.meta["val"] = torch.zeros(4)
+    graph.output((total, total, turned))
+    first, again, other = interpret(lower(fx.GraphModule({}, graph), TABLE, {}), [torch.ones(4)])
+    assert first is again
+    assert first is not other and first.data_ptr() == other.data_ptr()

@@ -283,3 +283,42 @@ def test_a_copy_outlives_a_write_into_what_it_is_of(function, count):
     ours = [value.clone() for value in inputs]
     found = torch.compile(function, backend="eqsat", options={"strict": True})(*ours)
     torch.testing.assert_close((found, ours), (function(*inputs), inputs))
+
+
+def _turned(a, b):
+    return b.reshape(b.shape[-1], b.shape[0], -1)
+
+
+def _diagonal_read_as_memory(a, b):
+    return torch.diag(a).as_strided((2,), (2,)), torch.diag(a)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_turned, _diagonal_read_as_memory])
+def test_results_lie_where_eager_has_them(function, dynamic):
+    """In an input, at its place there, if they are views of it; else in memory of their own."""
+    whole = torch.randn(4, 4)
+    a, b = whole, whole.view(4, 2, 2)[1:]
+    options = {"strict": True}
+    found = torch.compile(function, backend="eqsat", dynamic=dynamic, options=options)(a, b)
+    wanted = function(a, b)
+    torch.testing.assert_close(found, wanted)
+    leaves = torch.utils._pytree.tree_leaves
+    for ours, eager in zip(leaves(found), leaves(wanted), strict=True):
+        inside = [
+            value.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+            for value in (ours, eager)
+        ]
+        assert inside[0] == inside[1] and ours.storage_offset() == eager.storage_offset()
+
+
+def test_overlapping_inputs_of_sizes_that_change():
+    def f(a, d):
+        d.mul_(2)
+        return torch.nn.functional.rms_norm(a, (a.shape[-1],))
+
+    compiled = torch.compile(f, backend="eqsat", options={"strict": True})
+    for shape in ((1, 1), (1, 2), (3, 5)):
+        ours, theirs = (torch.arange(1.0, 1 + shape[0] * shape[1]).view(shape) for _ in "ab")
+        torch.testing.assert_close(compiled(ours, ours.view(-1)), f(theirs, theirs.view(-1)))
+        torch.testing.assert_close(ours, theirs)
