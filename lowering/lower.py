@@ -376,7 +376,7 @@ class Lowering:
         if place is None:
             return work.view(node, value, meta)
         name, given = work.given.get(place, ("", meta))
-        if name and given.dtype == meta.dtype:
+        if name and _reads_alike(given, meta):
             start = size_of(meta.storage_offset()) - size_of(given.storage_offset())
             return View(name, shape_of(meta), stride_of(meta), plain(start))
         view = work.view(node, value, meta)
@@ -384,6 +384,12 @@ class Lowering:
             return view
         memory = work.buffer(node.name, value.dtype, view.shape, view.stride)
         return View(work.copy(node, memory, value).buffer.name, view.shape, view.stride)
+
+
+def _reads_alike(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether the same bytes mean the same number in both."""
+    bits = (left.is_conj() == right.is_conj(), left.is_neg() == right.is_neg())
+    return left.dtype == right.dtype and all(bits)
 
 
 def symbols_in(value: Any) -> set[sympy.Symbol]:
