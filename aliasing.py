@@ -24,9 +24,16 @@ def guard_overlap(
 
     Graphs that write no input are returned unwrapped and pay nothing.
     """
-    watched = sorted(index for index in mutated if index < len(example_inputs))
-    if not watched:
+    if not mutated:
         return compiled
+    tensors = [
+        index
+        for index, value in enumerate(example_inputs)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+    ]
+    watched = sorted(index for index in mutated if index < len(example_inputs))
+    if len(_owners(example_inputs)) < len(tensors):  # AOTAutograd may join them, and count anew
+        watched = tensors
 
     def run(*inputs: Any) -> Any:
         if _overlap(inputs, watched):
@@ -36,15 +43,19 @@ def guard_overlap(
     return torch._dynamo.disable(run)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def _overlap(inputs: Sequence[Any], watched: Sequence[int]) -> bool:
+def _owners(inputs: Sequence[Any]) -> dict[int, list[int]]:
+    """The places of tensors by the memory that they are of."""
     owners: dict[int, list[int]] = {}
     for index, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             owners.setdefault(value.untyped_storage()._cdata, []).append(index)
+    return owners
+
+
+def _overlap(inputs: Sequence[Any], watched: Sequence[int]) -> bool:
+    owners = _owners(inputs)
     for index in watched:
         value = inputs[index]
-        if not isinstance(value, torch.Tensor):  # AOTAutograd joined overlapping inputs into one
-            continue
         shared = owners.get(value.untyped_storage()._cdata, [index])
         for other in shared:
             if other != index and _ranges_meet(value, inputs[other]):

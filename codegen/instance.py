@@ -186,8 +186,10 @@ class Instance:
     def make_output(self, position: int) -> Any:
         """A graph output that is a view."""
         kind, operand = self.blueprint.outputs[position]
-        found = self.tensor(operand)
-        return found if kind == "tensor" else reinterpret(found, *self._geometry(operand))
+        if kind == "tensor":
+            return self.tensor(operand)
+        whole = self.base(self.blueprint.operands[operand].buffer)
+        return reinterpret(whole, *self._geometry(operand))
 
     def tensor(self, operand: int) -> Any:
         """The tensor for an operand: its buffer's own tensor, or a view of it."""

@@ -134,7 +134,9 @@ def slice_scatter(
     dim = number(dim) % len(x.shape)
     (low,), stride = sizes(0 if start is None else start), number(step)
     if isinstance(low, int) and low < 0:
-        low = plain(low + x.shape[dim])
+        if not isinstance(x.shape[dim], int):
+            raise Declined
+        low = max(low + number(x.shape[dim]), 0)
     count = source.shape[dim]
     if count == 0:
         return work.pointwise(node, node.meta["val"], lambda index: work.load(x, index))

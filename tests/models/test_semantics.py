@@ -322,3 +322,36 @@ def test_overlapping_inputs_of_sizes_that_change():
         ours, theirs = (torch.arange(1.0, 1 + shape[0] * shape[1]).view(shape) for _ in "ab")
         torch.testing.assert_close(compiled(ours, ours.view(-1)), f(theirs, theirs.view(-1)))
         torch.testing.assert_close(ours, theirs)
+
+
+def _written_through_another(a, c):
+    a[1:2] = -2
+    return c.to(torch.float32)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_that_is_an_overlapping_input(dynamic):
+    ours, theirs = torch.ones(2), torch.ones(2)
+    compiled = torch.compile(_written_through_another, backend="eqsat", dynamic=dynamic)
+    found, wanted = (
+        compiled(ours, ours[1:]),
+        _written_through_another(theirs, theirs[1:]),
+    )
+    torch.testing.assert_close((found, ours), (wanted, theirs))
+
+
+def test_one_part_returned_twice():
+    def parts(x, y):
+        z = x + y
+        return torch.chunk(z, 2, -1)[-1], torch.chunk(z, 2, -1)[-1]
+
+    x, y = torch.randn(5), torch.randn(5)
+    compiled = torch.compile(parts, backend="eqsat", options={"strict": True})
+    torch.testing.assert_close(compiled(x, y), parts(x, y))
+
+
+def test_the_gradient_of_a_slice_from_before_the_start():
+    x = torch.randn(1, requires_grad=True)
+    compiled = torch.compile(lambda c: c[-2:].sum(0), backend="eqsat", options={"strict": True})
+    compiled(x).backward()
+    torch.testing.assert_close(x.grad, torch.ones(1))
