@@ -9,7 +9,7 @@ An `Extern` calls an ATen op (or any callable) on strided views of buffers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,6 +194,17 @@ def scalars(nest: Nest) -> list[Scalar]:
             stack.append((scalar, True))
             stack += [(part, False) for part in reversed(operands(scalar))]
     return list(order.values())
+
+
+def views_in(value: Any) -> Iterator[View]:
+    """The views anywhere inside arguments of a call."""
+    if isinstance(value, View):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from views_in(item)
+    elif isinstance(value, dict):
+        yield from views_in(tuple(value.values()))
 
 
 def operands(scalar: Scalar) -> tuple[Scalar, ...]:

@@ -8,7 +8,6 @@ and after every fusion, `verify` in every compile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -28,6 +27,7 @@ from .loops import (
     gathered,
     guards,
     scalars,
+    views_in,
 )
 from .pointwise import COMPARISONS, LOGIC, TESTS
 from .promotion import INTS
@@ -169,22 +169,12 @@ def _load(
 
 
 def _extern(step: Extern, buffers: Mapping[str, Buffer], written: set[str]) -> Iterator[str]:
-    for view in _views((step.args, tuple(step.kwargs.values()))):
+    for view in views_in((step.args, tuple(step.kwargs.values()))):
         yield from _view(step.name, view, buffers, written)
     for name in step.outs:
         if name is not None and buffers[name].role != "extern":
             yield f"{step.name} gives {name}, whose role is {buffers[name].role}"
     written |= {name for name in step.outs if name is not None}
-
-
-def _views(value: Any) -> Iterator[View]:
-    if isinstance(value, View):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _views(item)
-    elif isinstance(value, dict):
-        yield from _views(tuple(value.values()))
 
 
 def _view(

@@ -14,7 +14,19 @@ from typing import Any
 import torch
 
 from .index import Index, Size, axes_of
-from .loops import Buffer, Extern, Nest, Program, Scalar, Store, View, gathered, operands, scalars
+from .loops import (
+    Buffer,
+    Extern,
+    Nest,
+    Program,
+    Scalar,
+    Store,
+    View,
+    gathered,
+    operands,
+    scalars,
+    views_in,
+)
 from .ranges import at_most
 from .regions import (
     TRIED_POINTS,
@@ -189,7 +201,7 @@ def _alike(one: Index, other: Index, reduced: frozenset[Any]) -> bool:
 
 
 def _extern(step: Extern, buffers: Mapping[str, Buffer], memory: _Memory) -> Iterator[str]:
-    for view in _views((step.args, tuple(step.kwargs.values()))):
+    for view in views_in((step.args, tuple(step.kwargs.values()))):
         if view.buffer in step.mutates:
             yield from _view(step.name, view, buffers[view.buffer])
         else:
@@ -227,13 +239,3 @@ def _last(shape: tuple[Size, ...], stride: tuple[Size, ...], offset: Size) -> Si
     for size, step in zip(shape, stride, strict=True):
         total = total + (size - 1) * step
     return total
-
-
-def _views(value: Any) -> Iterator[View]:
-    if isinstance(value, View):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _views(item)
-    elif isinstance(value, dict):
-        yield from _views(tuple(value.values()))
