@@ -106,6 +106,8 @@ def change_expressions(random: Random, text: str) -> str:
     """Sub-expressions and types exchanged, dropped, or changed in names and numbers."""
     tree = _tree(text)
     places = [place for entry in tree for place in _expressions(entry)]
+    if not places:  # a list of decompositions has none
+        return change_tokens(random, text)
     for _ in range(random.randint(1, 2)):
         holder, key = random.choice(places)
         if not isinstance(holder[key], str):
