@@ -232,9 +232,12 @@ def _fastest(graph: AtenGraph, stage: StageResult, report: CompileReport) -> Sta
 def compile_rewritten(graph: AtenGraph, stage: StageResult, report: CompileReport) -> Compiled:
     """Steps 6 to 11 for the graph of `stage`, which `graph` became."""
     session, frozen = graph.session, graph.frozen
-    measure = session.settings.numerics != "bitwise"
     with _timed(report, "fold"):  # 6 fold
-        constant = lay_out_weights(stage.gm, frozen) if frozen and measure else stage.gm
+        constant = (
+            lay_out_weights(stage.gm, frozen)
+            if frozen and session.settings.picks_kernels
+            else stage.gm
+        )
         split = split_constants(constant, frozen) if frozen else None
         if split is not None:
             report.folded = {"values": list(split.names), "bytes": split.bytes}
@@ -287,9 +290,12 @@ def compile_lowered(
     log_fusion(fusion)
     log_program("ir_post_fusion", program)
     with _timed(report, "build"):  # 10 emit, 11 build and launch
-        measure, lasting = session.settings.numerics != "bitwise", frozenset(graph.weights)
-        loops = session.target.loops
-        how = CompileOptions(measure_gemm=measure, lasting=lasting, verify=verify, loops=loops)
+        how = CompileOptions(
+            measure_gemm=session.settings.picks_kernels,
+            lasting=frozenset(graph.weights),
+            verify=verify,
+            loops=session.target.loops,
+        )
         compiled = compile_program(program, session.scalars, how)
     report.source += compiled.source
     log_text("output_code", lambda: compiled.source)

@@ -130,6 +130,11 @@ class Settings:
         "check what every step of a compile made, and the first call of what came of it",
     )
 
+    @property
+    def picks_kernels(self) -> bool:
+        """Whether products may run in whichever library is faster: they round differently."""
+        return self.numerics != "bitwise"
+
 
 def _nearest(word: str, words: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(word, words, 1)

@@ -20,12 +20,12 @@ from ..lowering.domain import product
 from ..lowering.index import Size
 from ..lowering.interpret import (
     Points,
-    argument,
     bind_symbols,
     memory_of,
     number,
     output,
     poisoned,
+    results_of,
 )
 from ..lowering.loops import Extern, Nest, Program, scalars
 from .kernels import KernelUse
@@ -85,12 +85,7 @@ class _Run:
         return outputs, self._wrong
 
     def _extern(self, step: Extern) -> None:
-        args = [argument(arg, self._memory, self._symbols) for arg in step.args]
-        kwargs = {
-            name: argument(arg, self._memory, self._symbols) for name, arg in step.kwargs.items()
-        }
-        result = step.target(*args, **kwargs)
-        results = [result] if step.single else list(result)
+        results = results_of(step, self._memory, self._symbols)
         for name, value in zip(step.outs, results, strict=False):
             if name is not None and value is not None:
                 buffer = self._program.buffers[name]

@@ -14,7 +14,7 @@ import torch
 
 from ..engine.dtypes import dtype_of
 from ..lowering.dependence import viewed
-from ..lowering.interpret import argument, number, output
+from ..lowering.interpret import number, output, results_of
 from ..lowering.loops import Buffer, Extern, Program, View
 from ..lowering.segments import Segment, given_symbols
 from .symbols import Bind, bind_symbols, solve
@@ -85,10 +85,7 @@ def _call(
     step: Extern, program: Program, memory: dict[str, Any], symbols: dict[sympy.Symbol, Any]
 ) -> None:
     """Run a call, keep its results, and learn the symbols that they tell."""
-    args = [argument(arg, memory, symbols) for arg in step.args]
-    kwargs = {name: argument(arg, memory, symbols) for name, arg in step.kwargs.items()}
-    result = step.target(*args, **kwargs)
-    results = [result] if step.single else list(result)
+    results = results_of(step, memory, symbols)
     for size, value in zip(step.numbers, results, strict=False):
         if size is not None:
             _learn(size, value, symbols)

@@ -95,6 +95,7 @@ class _Decoder:
         self.values = Values(self.graph, self.made, self.key)
         self.sink: set[fx.Node] = set()
         self.written: set[int | None] = set()  # storages that an op has written by now
+        self.unlent: set[fx.Node] = set()  # operands whose forms were not looked at yet
         self.lent: dict[int | None, list[fx.Node]] = {}  # operands by the memory of their forms
         self.late: dict[int, list[int]] = {}  # classes by the last opaque node that they need
         self.settled = -1  # those before this place are made
@@ -304,8 +305,10 @@ class _Decoder:
         return copied
 
     def _operand(self, node: fx.Node, exact: bool) -> Any:
-        if node in self.env or node in self.based:
-            return self.env.get(node) or self.based[node]
+        if node in self.env:
+            return self.env[node]
+        if node in self.based:
+            return self.based[node]
         value = value_of(node)
         if isinstance(value, (*SYMBOLIC, torch.Size)):
             return self._sizes(value)

@@ -375,18 +375,24 @@ def _plain_number(value: SizeValue, symbols: Mapping[sympy.Symbol, int]) -> Any:
     return int(found) if found.is_integer else float(found)
 
 
+def results_of(
+    step: Extern, memory: Mapping[str, torch.Tensor], symbols: Mapping[sympy.Symbol, int]
+) -> list[Any]:
+    """What an extern gives when it is called on this memory. Raises what the target raises."""
+    args = [argument(arg, memory, symbols) for arg in step.args]
+    kwargs = {name: argument(arg, memory, symbols) for name, arg in step.kwargs.items()}
+    with torch.no_grad():
+        result = step.target(*args, **kwargs)
+    return [result] if step.single else list(result)
+
+
 def _call(
     step: Extern,
     buffers: Mapping[str, Buffer],
     memory: dict[str, torch.Tensor],
     symbols: Mapping[sympy.Symbol, int],
 ) -> None:
-    args = [argument(arg, memory, symbols) for arg in step.args]
-    kwargs = {name: argument(arg, memory, symbols) for name, arg in step.kwargs.items()}
-    with torch.no_grad():
-        result = step.target(*args, **kwargs)
-    results = [result] if step.single else list(result)
-    for name, tensor in zip(step.outs, results, strict=False):
+    for name, tensor in zip(step.outs, results_of(step, memory, symbols), strict=False):
         if name is None:
             continue
         buffer = buffers[name]

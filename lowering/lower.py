@@ -173,6 +173,7 @@ class Lowering:
             place = storage(value)
             if place is not None:
                 self._work.given.setdefault(place, (buffer.name, value))
+                self._work.homes[buffer.name] = place
             self._symbols |= symbols_in(value)
             return Stored(buffer)
         if isinstance(value, torch.SymInt):

@@ -72,7 +72,8 @@ class Work:
         self.constants: dict[str, torch.Tensor] = {}
         self.steps: list[Step] = []
         self.env: dict[fx.Node, Any] = {}
-        self.given: dict[int, tuple[str, torch.Tensor]] = {}  # inputs by their memory
+        self.given: dict[int, tuple[str, torch.Tensor]] = {}  # an input for each memory
+        self.homes: dict[str, int] = {}  # the memory of each input
         self.ranges: dict[str, Range] = {}  # integer buffers whose values are bounded
         self._roots: dict[int, tuple[Computed, Stored]] = {}
         # By what a copy holds: its buffer, the value, and the number of the step that fills it.
@@ -228,11 +229,8 @@ class Work:
 
     def _lies_in(self, node: fx.Node, value: Value, name: str) -> bool:
         """Whether what lowering has as a view of a buffer is one in the graph, too."""
-        place = storage(node.meta.get("val"))
-        given = self.given.get(place, (name,))[0] if place is not None else name
-        if place is not None and self.buffers[name].role == "input" and place not in self.given:
-            return False
-        return strided(value) is not None and given == name
+        place, home = storage(node.meta.get("val")), self.homes.get(name)
+        return strided(value) is not None and (home is None or place in (None, home))
 
     def settle(self, names: frozenset[str], nodes: Sequence[fx.Node]) -> None:
         """Before `names` are written: put views of them into memory where the graph has a
