@@ -1,8 +1,13 @@
-"""A guard that torch's AOTAutograd lacks: inputs that overlap in memory while one is written.
+"""Guards that torch's AOTAutograd lacks.
 
-A graph is traced for the aliasing that its example inputs had. When a later call passes
-tensors that overlap and the graph writes one of them in place, the traced copy-back order is
-wrong (pytorch/pytorch#139789, #198095). Such calls run the captured graph eagerly.
+Inputs that overlap in memory while one is written: a graph is traced for the aliasing that its
+example inputs had. When a later call passes tensors that overlap and the graph writes one of
+them in place, the traced copy-back order is wrong (pytorch/pytorch#139789, #198095). Such calls
+run the captured graph eagerly.
+
+What a forward graph saves: some metadata functions give the memory of an op elements that
+overlap, which no real result does. A backward graph that is given others than it was traced
+for runs eagerly, too.
 """
 
 from __future__ import annotations
@@ -12,6 +17,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._functorch._aot_autograd.utils import make_boxed_func
+
+from .engine.memory import dense_order
 
 
 def guard_overlap(
@@ -41,6 +49,35 @@ def guard_overlap(
         return compiled(*inputs)
 
     return torch._dynamo.disable(run)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def guard_strides(compiled: Callable[..., Any], gm: fx.GraphModule) -> Callable[..., Any]:
+    """`compiled`, a boxed callable for the backward graph `gm`, or `gm` itself on calls where a
+    saved tensor has other strides than overlapping or scattered ones that it was traced with.
+
+    Graphs without such inputs are returned unwrapped.
+    """
+    values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    watched = [(place, value.stride()) for place, value in enumerate(values) if _is_odd(value)]
+    if not watched:
+        return compiled
+    plain = make_boxed_func(gm.forward)
+
+    def run(inputs: list[Any]) -> Any:
+        if all(inputs[place].stride() == stride for place, stride in watched):
+            return compiled(inputs)
+        return plain(inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _is_odd(value: Any) -> bool:
+    """Whether a tensor is of fixed strides that are not those of dense memory."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    known = all(isinstance(number, int) for number in (*value.shape, *value.stride()))
+    return known and value.numel() > 0 and dense_order(value) is None
 
 
 def _owners(inputs: Sequence[Any]) -> dict[int, list[int]]:

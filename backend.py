@@ -25,9 +25,11 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from .aliasing import guard_overlap
+from .aliasing import guard_overlap, guard_strides
 from .codegen.compile import CompileOptions, compile_program
 from .codegen.folded import FoldedGraph
+from .codegen.gpu.captured import CapturedGraph, reason_against
+from .codegen.out_views import fits_in_view
 from .codegen.segmented import SegmentedGraph
 from .codegen.verified import VerifiedGraph
 from .codegen.weights import lay_out_weights
@@ -36,17 +38,20 @@ from .contest import CANDIDATES, fastest
 from .engine.chaos import CHEAPEST
 from .engine.functional import open_calls
 from .engine.graph_check import graph_problems
+from .engine.nearest_scales import with_eager_scales
 from .engine.shelf import without_collection
 from .engine.stage import StageOptions, StageResult, run_stage
 from .logs import log_fusion, log_graph, log_program, log_text
 from .lowering.dead import without_dead
 from .lowering.fold import split_constants
 from .lowering.fuse import fuse
+from .lowering.in_place_parts import with_parts_in_place
 from .lowering.interpret import interpret
 from .lowering.loops import Program
 from .lowering.lower import lower
 from .lowering.order import with_least_memory
 from .lowering.placement import order_problems
+from .lowering.seeds import note_repeated
 from .lowering.segments import segments
 from .lowering.simplify import simplify
 from .lowering.verify import VerifyError, check_program, refuse
@@ -114,6 +119,7 @@ def _compile_captured(
     log_graph("pre_grad_graphs", "before pre_grad", gm)
     inference = not _is_differentiated(gm, example_inputs)
     rewritten = _run_stage(gm, "pre_grad", capture, capture.report, inference=inference).gm
+    rewritten = with_eager_scales(rewritten)
     _copy_sources(gm, rewritten)
     # 2 AOTAutograd, which calls back: 3 joint and 4 partition, then 5 to 11 per graph
     compiled = aot_module_simplified(
@@ -177,7 +183,8 @@ def compile_aten(
     settings = capture.session.settings
     try:
         with without_collection():  # a backward graph is compiled later, on its own
-            return _compile_aten(gm, kind, tuple(static), capture, report)
+            compiled = _compile_aten(gm, kind, tuple(static), capture, report)
+        return guard_strides(compiled, gm) if kind == "backward" else compiled
     except Exception as error:
         return _boxed(_fall_back(gm, error, report, settings))
 
@@ -186,6 +193,7 @@ def _compile_aten(
     gm: fx.GraphModule, kind: str, static: tuple[int, ...], capture: Capture, report: CompileReport
 ) -> Compiled:
     session = capture.session
+    note_repeated(gm)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     weights = {names[index]: index for index in static if index < len(names)}
     frozen = frozenset(weights) - _written(gm) if kind == "inference" else frozenset()
@@ -194,7 +202,7 @@ def _compile_aten(
     with _timed(report, "post_grad"):  # 5 post_grad
         inference = kind == "inference"
         stage = _run_stage(gm, "post_grad", capture, report, weights, frozen, inference)
-    graph = AtenGraph(gm, weights, frozen, session)
+    graph = AtenGraph(gm, weights, frozen, session, _saved(names) if kind == "backward" else None)
     if stage.others:
         with _timed(report, "contest"):
             stage = _fastest(graph, stage, report)
@@ -205,12 +213,26 @@ def _compile_aten(
 @dataclass(frozen=True)
 class AtenGraph:
     """A graph as AOTAutograd gave it. `weights` are its placeholders that are parameters, by
-    their places; `frozen` those that may be folded."""
+    their places; `frozen` those that may be folded; `saved` those of a backward that nobody
+    else holds."""
 
     gm: fx.GraphModule
     weights: Mapping[str, int]
     frozen: frozenset[str]
     session: Session
+    saved: frozenset[str] | None = None
+
+    def lasting(self, inputs: Sequence[str]) -> frozenset[str]:
+        """Those of `inputs` that somebody holds anyway."""
+        if self.saved is None:
+            return frozenset(self.weights)
+        return frozenset(inputs) - self.saved
+
+
+def _saved(names: Sequence[str]) -> frozenset[str]:
+    """Placeholders of a backward graph but for the inputs of its forward, whose names
+    AOTAutograd keeps."""
+    return frozenset(name for name in names if not name.startswith("primals"))
 
 
 def _fastest(graph: AtenGraph, stage: StageResult, report: CompileReport) -> StageResult:
@@ -244,13 +266,16 @@ def compile_rewritten(graph: AtenGraph, stage: StageResult, report: CompileRepor
     rewritten = graph.gm if stage.checks and split is None else stage.gm
     with _timed(report, "lower"):  # 7 lower
         main = rewritten if split is None else split.main
-        lowered = lower(main, session.table, session.scalars, session.target.loops)
+        own = session.settings.numerics == "fast"
+        lowered = lower(main, session.table, session.scalars, session.target.loops, own_random=own)
         if session.settings.verify:
             check_program("lower", lowered)
     log_program("ir_pre_fusion", lowered)
     pieces = segments(lowered)
     if len(pieces) == 1 and pieces[0].call is None:
         run = compile_lowered(lowered, graph, report, _boxed(main.forward))
+        if session.settings.captures:
+            run = _captured(run, lowered, main, graph, report)
     else:  # calls in between tell sizes
         runs = [
             compile_lowered(
@@ -266,6 +291,28 @@ def compile_rewritten(graph: AtenGraph, stage: StageResult, report: CompileRepor
     return FoldedGraph(split, run, stage.checks, _boxed(graph.gm.forward))
 
 
+def _captured(
+    run: Compiled, program: Program, gm: fx.GraphModule, graph: AtenGraph, report: CompileReport
+) -> Compiled:
+    """`run` as a CUDA graph, where it can be one. What the graph was not given by its caller
+    (folded constants) keeps its place, as parameters and what is written do."""
+    names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+    given = {node.name for node in graph.gm.graph.find_nodes(op="placeholder")}
+    lasting = {*graph.weights, *_written(gm)}
+    static = [place for place, name in enumerate(names) if name in lasting or name not in given]
+
+    def tell(reason: str) -> None:
+        log_text("cudagraphs", lambda: f"{report.kind} graph {report.graph} skipped: {reason}")
+
+    reason = reason_against(program)
+    if report.kind != "inference":
+        reason = "what a training graph saves would be copied"
+    if reason is not None:
+        tell(reason)
+        return run
+    return CapturedGraph(run, static, tell)
+
+
 def compile_lowered(
     lowered: Program, graph: AtenGraph, report: CompileReport, plain: Compiled
 ) -> Compiled:
@@ -274,14 +321,18 @@ def compile_lowered(
     session = graph.session
     verify = session.settings.verify
     with _timed(report, "fuse"):  # 8 fuse
-        program, fusion = fuse(without_dead(lowered), session.book.fuse)
+        into = functools.partial(fits_in_view, measure=session.settings.picks_kernels)
+        lowered = with_parts_in_place(without_dead(lowered), into)
+        if verify:
+            check_program("parts in place", lowered)
+        program, fusion = fuse(lowered, session.book.fuse, session.target.loops)
         if verify:
             check_program("fuse", program)
         program = simplify(without_dead(program), session.target.loops)
         if verify:
             check_program("simplify", program)
     with _timed(report, "order"):  # 9 plan
-        ordered = with_least_memory(program)
+        ordered = with_least_memory(program, graph.saved or frozenset())
         if verify:
             refuse("order", list(order_problems(program.steps, ordered.steps)))
             check_program("order", ordered)
@@ -292,16 +343,18 @@ def compile_lowered(
     with _timed(report, "build"):  # 10 emit, 11 build and launch
         how = CompileOptions(
             measure_gemm=session.settings.picks_kernels,
-            lasting=frozenset(graph.weights),
+            lasting=graph.lasting([name for name in program.inputs if isinstance(name, str)]),
             verify=verify,
             loops=session.target.loops,
+            blocks=session.target.blocks,
+            tight=report.kind != "inference",
         )
         compiled = compile_program(program, session.scalars, how)
     report.source += compiled.source
     log_text("output_code", lambda: compiled.source)
     report.kernels += compiled.kernels
     report.externs += compiled.externs
-    if not verify:
+    if not verify or compiled.parts is None:
         return compiled
     tell = functools.partial(_tell_of_failure, report, session.settings)
     return VerifiedGraph(compiled, lowered, fusion.members(), plain, tell)

@@ -144,8 +144,14 @@ def _add_new(new: argparse.ArgumentParser) -> None:
 
 
 def _add_rules(rules: argparse.ArgumentParser) -> None:
-    rules.set_defaults(paths=[], name=None, stage=None, folder=None, numerics=None, json=False)
-    parts = rules.add_subparsers(metavar="list | show | stats | fired")
+    rules.set_defaults(paths=[], name=None, stage=None, folder=None, numerics=None)
+    rules.add_argument(
+        "--coverage",
+        action="store_true",
+        help="print which rules of other compilers are here, and which of ours fire in no model",
+    )
+    rules.add_argument("--json", action="store_true", help="print JSON")
+    parts = rules.add_subparsers(metavar="list | show | stats | fired | overlaps")
     listed = _command(parts, "list", "list the rules (the default)", _rules_list)
     listed.add_argument("name", nargs="?", help="only this rule or glob: '*-merge', 'attention/*'")
     listed.add_argument("--stage", help="only of this stage (or fuse, forbid, avoid, prefer)")
@@ -164,6 +170,12 @@ def _add_rules(rules: argparse.ArgumentParser) -> None:
         help=f"{_PROGRAM}, or a model of benchmarks/models.py (default: all of these)",
     )
     fired.add_argument("--never", action="store_true", help="only the rules that never fired")
+    same = _command(parts, "overlaps", "find rules that say the same as others", _rules_overlaps)
+    same.add_argument(
+        "paths",
+        nargs="*",
+        help="rule files or folders (default: the built-in rules among each other)",
+    )
     for parser in (listed, show, stats):
         parser.add_argument(
             "--rules",
@@ -173,7 +185,7 @@ def _add_rules(rules: argparse.ArgumentParser) -> None:
             metavar="PATH",
             help="also the rules of this file or folder",
         )
-    for parser in (listed, show, stats, fired):
+    for parser in (listed, show, stats, fired, same):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -244,6 +256,10 @@ def _new(options: argparse.Namespace) -> int:
 
 
 def _rules_list(options: argparse.Namespace) -> int:
+    if options.coverage:
+        from .coverage_command import print_coverage  # noqa: PLC0415
+
+        return print_coverage(json_output=options.json)
     from .rules_command import Filter, list_rules  # noqa: PLC0415
 
     wanted = Filter(options.name, options.stage, options.folder, options.numerics)
@@ -268,6 +284,12 @@ def _rules_fired(options: argparse.Namespace) -> int:
     from .fired_command import count_firings  # noqa: PLC0415
 
     return count_firings(options.programs, never=options.never, json_output=options.json)
+
+
+def _rules_overlaps(options: argparse.Namespace) -> int:
+    from .overlaps_command import print_overlaps  # noqa: PLC0415
+
+    return print_overlaps(options.paths, json_output=options.json)
 
 
 def _lint(options: argparse.Namespace) -> int:

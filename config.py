@@ -131,6 +131,11 @@ class Settings:
     )
 
     @property
+    def captures(self) -> bool:
+        """Whether graphs on a GPU are recorded and replayed as CUDA graphs."""
+        return self.mode in ("reduce-overhead", "max-autotune")
+
+    @property
     def picks_kernels(self) -> bool:
         """Whether products may run in whichever library is faster: they round differently."""
         return self.numerics != "bitwise"

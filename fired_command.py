@@ -46,15 +46,25 @@ class Use:
 def count_firings(programs: Sequence[str], *, never: bool, json_output: bool) -> int:
     """Run the programs and print what each rule did. `never` prints only the rules that fired
     nowhere. Gives 0, 1 where a program failed, 2 where there is none."""
-    models = _models() if not programs or any(_is_name(name) for name in programs) else {}
-    names = list(programs) or list(models)
+    names = programs or tuple(_models())
     if not names:
         return complain("rules", f"{_NO_MODELS}; name programs: SCRIPT.py or module:function")
     try:
         book = open_session(config.snapshot(), _warn).book
+        uses, ran = count_uses(names)
     except RuleErrors as errors:
         print_plain(Console(), str(errors))
         return 1
+    _print(book, uses, ran, never, json_output)
+    return 0 if ran == tuple(names) else 1
+
+
+def count_uses(programs: Sequence[str]) -> tuple[list[Use], tuple[str, ...]]:
+    """Runs programs (all models, where none is named) with the settings there are. Gives what
+    each rule did, and the programs that did not fail. Raises RuleErrors."""
+    models = _models() if not programs or any(_is_name(name) for name in programs) else {}
+    names = list(programs) or list(models)
+    book = open_session(config.snapshot(), _warn).book
     uses = {r.name: Use(r.name, r.where) for r in book.rules if r.stage != "trace"}
     ran: list[str] = []
     for place, name in enumerate(names, 1):
@@ -64,8 +74,7 @@ def count_firings(programs: Sequence[str], *, never: bool, json_output: bool) ->
             ran.append(name)
         except ProgramError as error:
             complain("rules", error)
-    _print(book, list(uses.values()), ran, never, json_output)
-    return 0 if ran == names else 1
+    return list(uses.values()), tuple(ran)
 
 
 def add_reports(uses: Mapping[str, Use], program: str, reports: Sequence[CompileReport]) -> None:

@@ -18,7 +18,7 @@ from .lowering.show import show_program
 
 _ARTIFACTS = (
     *("pre_grad_graphs", "post_grad_graphs", "ir_pre_fusion", "ir_post_fusion"),
-    *("fusion", "output_code"),
+    *("fusion", "output_code", "cudagraphs"),
 )
 # Named below torch, whose handlers (format, rank, TORCH_LOGS_OUT) then apply to them.
 _loggers = {name: getArtifactLogger("torch.eqsat", name) for name in _ARTIFACTS}

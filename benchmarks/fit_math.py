@@ -9,6 +9,7 @@ the real polynomial, before its coefficients are rounded.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import mpmath
 import numpy as np
@@ -58,102 +59,157 @@ def one(_: mpmath.mpf) -> mpmath.mpf:
     return mpmath.mpf(1)
 
 
-def main() -> None:
-    half = float(mpmath.log(2)) / 2 + 1e-6
-    root = float(mpmath.sqrt(2))
-    quarter = float(mpmath.pi) / 4 + 2e-3  # the quotient is rounded before the remainder is known
-    show(
-        "exp(r) = 1 + r + r^2 q(r)",
-        True,
-        fit(lambda r: series(mpmath.exp, 2, r), lambda r: r * r, -half, half, 4),
-    )
-    show(
-        "expm1(r) = r + r^2 q(r)",
-        True,
-        fit(lambda r: series(mpmath.exp, 2, r), lambda r: abs(r) + 1e-3, -half, half, 5),
-    )
-    show(
-        "exp2(r) = 1 + r q(r)",
-        True,
-        fit(lambda r: series(lambda v: 2**v, 1, r), abs, -0.5001, 0.5001, 5),
-    )
-    show(
-        "log(1 + f) = f - f^2 / 2 + f^3 q(f)",
-        True,
-        fit(
+@dataclass(frozen=True)
+class Fit:
+    """One polynomial: what it stands for, whether its coefficients are floats, and what is
+    fitted where, to which degree, with errors weighted by `scale`."""
+
+    name: str
+    single: bool
+    target: Function
+    scale: Function
+    low: float
+    high: float
+    degree: int
+
+
+HALF = float(mpmath.log(2)) / 2 + 1e-6
+ROOT = float(mpmath.sqrt(2))
+QUARTER = float(mpmath.pi) / 4 + 2e-3  # the quotient is rounded before the remainder is known
+EDGE = ((ROOT - 1) / (ROOT + 1) + 1e-6) ** 2
+
+
+def exponentials() -> list[Fit]:
+    return [
+        Fit(
+            "exp(r) = 1 + r + r^2 q(r)",
+            True,
+            lambda r: series(mpmath.exp, 2, r),
+            lambda r: r * r,
+            -HALF,
+            HALF,
+            4,
+        ),
+        Fit(
+            "expm1(r) = r + r^2 q(r)",
+            True,
+            lambda r: series(mpmath.exp, 2, r),
+            lambda r: abs(r) + 1e-3,
+            -HALF,
+            HALF,
+            5,
+        ),
+        Fit(
+            "exp2(r) = 1 + r q(r)",
+            True,
+            lambda r: series(lambda v: 2**v, 1, r),
+            abs,
+            -0.5001,
+            0.5001,
+            5,
+        ),
+    ]
+
+
+def logarithm() -> list[Fit]:
+    return [
+        Fit(
+            "log(1 + f) = f - f^2 / 2 + f^3 q(f)",
+            True,
             lambda f: (mpmath.log1p(f) - f + f * f / 2) / f**3 if f else mpmath.mpf(1) / 3,
             lambda f: f * f + 1e-4,
-            1 / root - 1 - 1e-6,
-            root - 1 + 1e-6,
+            1 / ROOT - 1 - 1e-6,
+            ROOT - 1 + 1e-6,
             8,
-        ),
-    )
-    show(
-        "tanh(x) = x + x^3 q(x^2), |x| < 0.625",
-        True,
-        fit(
+        )
+    ]
+
+
+def sigmoids() -> list[Fit]:
+    """Functions with two flat ends."""
+    return [
+        Fit(
+            "tanh(x) = x + x^3 q(x^2), |x| < 0.625",
+            True,
             lambda t: (mpmath.tanh(mpmath.sqrt(t)) / mpmath.sqrt(t) - 1) / t,
             lambda t: t + 1e-3,
             0.0,
             0.625**2,
             4,
         ),
-    )
-    show(
-        "erf(x) = x + x q(x^2), |x| < 1",
-        True,
-        fit(
+        Fit(
+            "erf(x) = x + x q(x^2), |x| < 1",
+            True,
             lambda t: mpmath.erf(mpmath.sqrt(t)) / mpmath.sqrt(t) - 1,
             one,
             1e-9,
             1.0,
             6,
         ),
-    )
-    show(
-        "erfc(y + 2.5) = q(y), |y| <= 1.5",
-        True,
-        fit(lambda y: mpmath.erfc(y + 2.5), one, -1.5, 1.5, 12),
-    )
-    show(
-        "sin(r) = r + r^3 q(r^2)",
-        True,
-        fit(
+        Fit(
+            "erfc(y + 2.5) = q(y), |y| <= 1.5",
+            True,
+            lambda y: mpmath.erfc(y + 2.5),
+            one,
+            -1.5,
+            1.5,
+            12,
+        ),
+    ]
+
+
+def circular() -> list[Fit]:
+    return [
+        Fit(
+            "sin(r) = r + r^3 q(r^2)",
+            True,
             lambda t: (mpmath.sin(mpmath.sqrt(t)) / mpmath.sqrt(t) - 1) / t,
             lambda t: t + 1e-3,
             1e-9,
-            quarter**2,
+            QUARTER**2,
             3,
         ),
-    )
-    show(
-        "cos(r) = 1 - r^2 / 2 + r^4 q(r^2)",
-        True,
-        fit(
+        Fit(
+            "cos(r) = 1 - r^2 / 2 + r^4 q(r^2)",
+            True,
             lambda t: (mpmath.cos(mpmath.sqrt(t)) - 1 + t / 2) / (t * t),
             lambda t: t * t + 1e-3,
             1e-9,
-            quarter**2,
+            QUARTER**2,
             2,
         ),
-    )
-    edge = ((root - 1) / (root + 1) + 1e-6) ** 2
-    show(
-        "log2((1 + s) / (1 - s)) = s q(s^2)",
-        False,
-        fit(
+    ]
+
+
+def powers() -> list[Fit]:
+    """Both halves of pow, in f64."""
+    return [
+        Fit(
+            "log2((1 + s) / (1 - s)) = s q(s^2)",
+            False,
             lambda t: 2 * mpmath.atanh(mpmath.sqrt(t)) / mpmath.sqrt(t) / mpmath.log(2),
             one,
             1e-12,
-            edge,
+            EDGE,
             5,
         ),
-    )
-    show(
-        "exp2(r) = q(r)",
-        False,
-        fit(lambda r: mpmath.mpf(2) ** r, one, -0.5001, 0.5001, 8),
-    )
+        Fit(
+            "exp2(r) = q(r)",
+            False,
+            lambda r: mpmath.mpf(2) ** r,
+            one,
+            -0.5001,
+            0.5001,
+            8,
+        ),
+    ]
+
+
+def main() -> None:
+    groups = (exponentials, logarithm, sigmoids, circular, powers)
+    for wanted in [found for group in groups for found in group()]:
+        result = fit(wanted.target, wanted.scale, wanted.low, wanted.high, wanted.degree)
+        show(wanted.name, wanted.single, result)
 
 
 if __name__ == "__main__":

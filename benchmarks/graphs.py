@@ -234,7 +234,8 @@ def _vit() -> Built:
     return LastState(transformers.ViTModel(config)), {"pixel_values": torch.randn(1, 3, 224, 224)}
 
 
-def _images(model: nn.Module, size: int = 64) -> Built:
+def named_images(model: nn.Module, size: int = 64) -> Built:
+    """A model of square images that is called by keyword."""
     return _Named(model), {"x": torch.randn(2, 3, size, size)}
 
 
@@ -259,13 +260,13 @@ GRAPHS: dict[str, Callable[[], Built]] = {
     "llama 32": lambda: _llama(32),
     "t5 12+12": _t5,
     "vit 12": _vit,
-    "resnet50": lambda: _images(resnet50()),
-    "inception": lambda: _images(inception()),
-    "mobilenet": lambda: _images(mobilenet()),
-    "unet": lambda: _images(UNet()),
+    "resnet50": lambda: named_images(resnet50()),
+    "inception": lambda: named_images(inception()),
+    "mobilenet": lambda: named_images(mobilenet()),
+    "unet": lambda: named_images(UNet()),
     "dlrm": _dlrm,
     "bert 12, training": lambda: encoder(12, width=64),
-    "resnet50, training": lambda: _images(resnet50()),
+    "resnet50, training": lambda: named_images(resnet50()),
     "gpt2 48": lambda: _gpt2(48),
     "llama 32, training": lambda: _llama(32),
     "bert 12, dynamic": lambda: encoder(12, width=64),

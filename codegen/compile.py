@@ -9,13 +9,14 @@ import ctypes
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
-import sympy
+import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from ..engine.block_choices import BlockChoices
 from ..engine.dtypes import dtype_of
 from ..engine.loop_choices import LoopChoices
 from ..lowering.domain import estimate, product
@@ -23,22 +24,25 @@ from ..lowering.guards import ASSERTIONS, Refusal
 from ..lowering.index import Size, row_major
 from ..lowering.loops import Buffer, Extern, Nest, Program, SizeValue, View
 from ..lowering.placement import placement_problems
-from ..lowering.plan import plan
+from ..lowering.plan import plan, taken_over
 from ..lowering.verify import refuse
 from .build import Unit, build_library
 from .entry import ENTRY, Around, Call, KernelCall, PythonCall, ShimCall, emit_entry, shim_slot
 from .externs import Operands, Route, emit_call, find_route, views_in
 from .flags import compile_flags
 from .gemm import Pick, pick_route
-from .instance import Blueprint, Instance, PythonStep, Slot, lower_argument
+from .gpu.part import GpuPart, gpu_part, on_gpu, shown
+from .gpu.split import split_reductions
+from .instance import Blueprint, Functions, Instance, PythonStep, Slot, lower_argument
 from .kernels import Kernel, KernelUse, emit_kernels, make_units
 from .launch import Runner, find_runner
 from .lockstep import CompiledParts
 from .numbers import Numbers, plain
 from .shims import ready
-from .symbols import Bind, bind_symbols
+from .symbols import Bind, bind_symbols, symbol_of
 
-LARGE_BYTES = 1 << 20  # tensors from this size on are let go as soon as nothing needs them
+LARGE_BYTES = 1 << 16  # tensors from this size on are let go as soon as nothing needs them
+LARGE_TEMPORARY = 1 << 18  # bytes from which on an allocation costs little beside the writing
 SHAPES_KEPT = 8  # instances of how many sets of symbol values are kept for dynamic shapes
 
 
@@ -48,14 +52,16 @@ class CompileOptions:
     `measure_gemm`: take oneDNN for matrix products where it is measured to be faster; it may
     round differently from eager. `lasting` names inputs that the caller keeps anyway
     (parameters), so that letting them go early gains nothing. `verify`: check the memory plan,
-    and keep what a check of the first call needs. `loops`: those of the target "cpu" unless
-    given."""
+    and keep what a check of the first call needs. `loops` and `blocks`: those of the targets "cpu"
+    and "h200" unless given. `tight`: no memory for large temporaries is kept from call to call."""
 
     shims: bool = True
     measure_gemm: bool = True
     lasting: frozenset[str] = frozenset()
     verify: bool = False
     loops: LoopChoices | None = None
+    blocks: BlockChoices | None = None
+    tight: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,7 @@ class CompiledGraph:
         self.source = source
         self.parts = parts
         self._blueprint = blueprint
+        self._again = tuple(blueprint.again.items())
         self._symbols = symbols
         self._runner = runner
         self._run = runner.run
@@ -110,10 +117,15 @@ class CompiledGraph:
         except IndexError:
             instance = Instance(self._blueprint, values)
             pair = (self._runner.prepare(instance), instance)
+        instance = pair[1]
+        instance.enter()
         try:
             outputs: list[Any] = self._run(*pair, inputs)
+            for place, first in self._again:
+                outputs[place] = outputs[first]
             return outputs
         finally:
+            instance.leave()
             free.append(pair)
 
     def _pool(self, values: tuple[int, ...]) -> list[tuple[Any, Instance]]:
@@ -142,30 +154,71 @@ def compile_program(
 def _compile(
     program: Program, scalars: Mapping[str, Any], options: CompileOptions
 ) -> CompiledGraph:
+    program = split_reductions(program, options.blocks)
     routes, picks = _find_routes(program, options)
     program = _assign_roles(program, routes)
+    alone = _large_temporaries(program, routes) if options.tight and ready() else frozenset()
+    owned = alone | _allocated(program, routes)
+    here = frozenset(name for name in owned if program.buffers[name].device == "cpu")
+    taken = taken_over(program, here)
+    program = _with_role("output", alone - taken.keys(), program)
+    program = _with_role("taken", taken, program)
     numbers = Numbers()
     operands = Operands(program.buffers, numbers)
     kernels, uses = emit_kernels(_nests(program), program.buffers, scalars, options.loops)
     shims = sorted({route.shim.symbol for route in routes.values()})
-    calls = _make_calls(program, routes, uses, operands, numbers, shims)
-    around, drops = _surround(program, routes, _touched(program, uses), operands, options)
-    entry = emit_entry(calls, around)
+    gpu = gpu_part(program, scalars, shim_slot(shims), options.blocks)
+    shims += gpu.symbols
+    calls = _make_calls(program, routes, (uses, gpu), operands, numbers, shims, taken)
+    touched = _touched(program, uses, gpu)
+    around, drops = _surround(program, routes, touched, operands, options, taken)
+    entry = emit_entry(calls, around, gpu.table())
     units = [*make_units(kernels, os.cpu_count() or 1), Unit(entry, entry)]
     library = ctypes.CDLL(str(build_library(units, compile_flags())))
-    blueprint = _make_blueprint(program, drops, operands, numbers, shims, library)
+    table = Functions(tuple(shims), gpu.functions(), gpu.late)
+    blueprint = _make_blueprint(program, drops, operands, numbers, table, library, taken)
     parts = None
-    if options.verify:
+    if options.verify and gpu.built is None:
         refuse("plan", placement_problems(program, blueprint.arena, _usual_sizes(program)))
         parts = CompiledParts(program, tuple(uses), library)
     symbols = numbers.symbols()
     bind = bind_symbols(program, symbols) if symbols else None
-    source = "\n".join(unit.shown for unit in units)
+    source = "\n".join([*(unit.shown for unit in units), *shown(gpu.kernels)])
     externs = _describe(program, routes, picks)
+    kernels = [*kernels, *gpu.kernels]
     return CompiledGraph(blueprint, bind, kernels, externs, source, find_runner(), parts)
 
 
 # Steps of `compile_program`.
+
+
+def _allocated(program: Program, routes: Mapping[int, Route]) -> frozenset[str]:
+    """Results that C functions allocate, each in memory of its own."""
+    steps = [program.steps[number] for number, route in routes.items() if not route.shim.out]
+    found = [name for step in steps if isinstance(step, Extern) for name in step.outs]
+    return frozenset(name for name in found if name is not None)
+
+
+def _large_temporaries(program: Program, routes: Mapping[int, Route]) -> frozenset[str]:
+    """Temporaries that may be allocated for the steps that need them, each by itself. Python would
+    hold on to those that it is handed."""
+    handed = {
+        name
+        for number, step in enumerate(program.steps)
+        if isinstance(step, Extern) and number not in routes
+        for name in (*(view.buffer for view in views_in((step.args, step.kwargs))), *step.mutates)
+    }
+    sizes = _usual_sizes(program)
+    return frozenset(
+        name
+        for name in sizes.keys() - handed
+        if sizes[name] >= LARGE_TEMPORARY and program.buffers[name].device == "cpu"
+    )
+
+
+def _with_role(role: str, names: Collection[str], program: Program) -> Program:
+    changed = {name: replace(program.buffers[name], role=role) for name in names}
+    return replace(program, buffers={**program.buffers, **changed})
 
 
 def _find_routes(
@@ -180,7 +233,8 @@ def _find_routes(
             route = find_route(step, program.buffers)
         if route is None:
             continue
-        if options.measure_gemm:
+        moved = isinstance(step, Extern) and step.mutates
+        if options.measure_gemm and not moved:  # oneDNN gives memory of its own
             route, pick = pick_route(route, program.buffers)
             if pick is not None:
                 picks[number] = pick
@@ -211,19 +265,29 @@ def _assign_roles(program: Program, routes: Mapping[int, Route]) -> Program:
 def _make_calls(
     program: Program,
     routes: Mapping[int, Route],
-    uses: Sequence[KernelUse],
+    nests: tuple[Sequence[KernelUse], GpuPart],
     operands: Operands,
     numbers: Numbers,
     shims: Sequence[str],
+    taken: Mapping[str, str],
 ) -> list[Call]:
     calls: list[Call] = []
+    uses, gpu = nests
     remaining = iter(uses)
     for number, step in enumerate(program.steps):
-        if isinstance(step, Nest):
+        if isinstance(step, Nest) and on_gpu(step, program):
+            calls.append(gpu.call(step, operands, numbers))
+        elif isinstance(step, Nest):
             use = next(remaining)
             slots = tuple(map(operands.slot, use.buffers))
-            symbols = tuple(numbers.add(_symbol(name)) for name in use.symbols)
-            calls.append(KernelCall(use.kernel, slots, symbols))
+            symbols = tuple(numbers.add(symbol_of(name)) for name in use.symbols)
+            moves = [
+                (store.buffer, taken[store.buffer])
+                for store in step.stores
+                if store.buffer in taken
+            ]
+            places = tuple((operands.slot(new), operands.slot(old)) for new, old in moves)
+            calls.append(KernelCall(use.kernel, slots, symbols, places))
         elif number in routes:
             route = routes[number]
             slot = shim_slot(shims, route.shim.symbol)
@@ -243,7 +307,10 @@ def _flags(step: Extern, program: Program, operands: Operands) -> tuple[int, ...
     elif step.target in ASSERTIONS:
         asked = step.args[:1]
     buffers = [program.buffers[view.buffer] for view in views_in(asked)]
-    if not all(buffer.dtype == "bool" and buffer.shape == () for buffer in buffers):
+    if not all(
+        buffer.dtype == "bool" and buffer.shape == () and buffer.device == "cpu"
+        for buffer in buffers
+    ):
         return ()
     return tuple(operands.slot(buffer.name) for buffer in buffers)
 
@@ -253,8 +320,9 @@ def _make_blueprint(
     drops: Mapping[int, tuple[int, ...]],
     operands: Operands,
     numbers: Numbers,
-    shims: Sequence[str],
+    table: Functions,
     library: ctypes.CDLL,
+    taken: Mapping[str, str],
 ) -> Blueprint:
     steps = {
         number: _python_step(step, operands, numbers)
@@ -263,10 +331,13 @@ def _make_blueprint(
     }
     slots = []
     for buffer in program.buffers.values():
-        named = buffer.role in ("output", "extern")
+        named = buffer.role in ("output", "extern", "taken")
         whole = operands.whole(buffer.name) if named else None
         elements = numbers.add(_elements(buffer)) if buffer.role == "temp" else 0
-        slots.append(Slot(buffer.name, dtype_of(buffer.dtype), buffer.role, elements, whole))
+        device = torch.device(buffer.device)
+        slots.append(
+            Slot(buffer.name, dtype_of(buffer.dtype), buffer.role, elements, whole, device)
+        )
     outputs = _outputs(program, operands, numbers)
     constants = {operands.slot(name): tensor for name, tensor in program.constants.items()}
     return Blueprint(
@@ -277,10 +348,12 @@ def _make_blueprint(
         operands=tuple(operands.table),
         evaluate=numbers.function(numbers.symbols()),
         arena=plan(program),
-        shims=tuple(shims),
+        taken={operands.slot(new): operands.slot(old) for new, old in taken.items()},
+        table=table,
         steps=steps,
         drops=drops,
         outputs=outputs,
+        again=program.again,
         constants=constants,
         entry=ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p).value or 0,
         library=library,
@@ -304,7 +377,7 @@ def _outputs(program: Program, operands: Operands, numbers: Numbers) -> tuple[tu
     found: list[tuple[str, Any]] = []
     for place, value in enumerate(program.outputs):
         output = _output(value, operands, numbers)
-        again = output[0] == "tensor" and output in found and place in program.apart
+        again = output[0] == "tensor" and output in found and place not in program.again
         found.append(("view", output[1]) if again else output)
     return tuple(found)
 
@@ -357,15 +430,19 @@ def _describe(
 
 
 def _nests(program: Program) -> list[Nest]:
-    return [step for step in program.steps if isinstance(step, Nest)]
+    """Those of the CPU."""
+    steps = program.steps
+    return [step for step in steps if isinstance(step, Nest) and not on_gpu(step, program)]
 
 
-def _touched(program: Program, uses: Sequence[KernelUse]) -> list[tuple[str, ...]]:
+def _touched(program: Program, uses: Sequence[KernelUse], gpu: GpuPart) -> list[tuple[str, ...]]:
     """Per step, the buffers it reads or writes."""
     touched: list[tuple[str, ...]] = []
     remaining = iter(uses)
     for step in program.steps:
-        if isinstance(step, Nest):
+        if isinstance(step, Nest) and on_gpu(step, program):
+            touched.append(gpu.uses[step.name].buffers)
+        elif isinstance(step, Nest):
             touched.append(next(remaining).buffers)
         else:
             views = views_in((*step.args, *step.kwargs.values()))
@@ -380,6 +457,7 @@ def _surround(
     touched: Sequence[Sequence[str]],
     operands: Operands,
     options: CompileOptions,
+    taken: Mapping[str, str],
 ) -> tuple[list[Around], dict[int, tuple[int, ...]]]:
     """What to allocate before and free after each step; and per step the buffers whose
     tensors Python lets go of. Small ones wait for the end: a callback costs more."""
@@ -391,11 +469,15 @@ def _surround(
             last[name] = number
     for view in views_in(program.outputs):
         last.pop(view.buffer, None)
-    owned = {name for number in routes for name in cast(Extern, program.steps[number]).outs}
+    for new, old in reversed(list(taken.items())):
+        last[old] = max(last[old], last[new])
+    owned = _allocated(program, routes)
     allocate, free, drop = (defaultdict[int, list[int]](list) for _ in range(3))
     for name, buffer in program.buffers.items():
         if buffer.role == "output" and ready():
             allocate[first.get(name, len(touched))].append(operands.whole(name))
+            if name in last:
+                free[last[name]].append(operands.slot(name))
         elif name not in last or buffer.role not in ("extern", "input"):
             continue
         elif name in owned:
@@ -412,7 +494,3 @@ def _surround(
 def _is_large(buffer: Buffer) -> bool:
     size = product(buffer.shape)
     return not isinstance(size, int) or size * dtype_of(buffer.dtype).itemsize >= LARGE_BYTES
-
-
-def _symbol(name: str) -> sympy.Symbol:
-    return sympy.Symbol(name, integer=True)

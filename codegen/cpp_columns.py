@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from ..lowering.index import Axis
 from ..lowering.loops import Scalar, operands
@@ -15,7 +16,7 @@ from . import cpp_types
 from .cpp_kernel import Kernel
 from .cpp_passes import Pass
 from .cpp_plan import Loop, LoopPlan
-from .cpp_reduce import Accumulator, accumulator
+from .cpp_reduce import Accumulator, accumulators
 from .cpp_rows import RowWriter
 from .cpp_scan import running_values
 from .passes import store_roots
@@ -75,15 +76,15 @@ class ColumnWriter(RowWriter):
         self._write_lane_values(step)
         if not step.loops:
             return
-        stretches = self._row_stretches()
-        found = [accumulator(s, kernel.fresh("r"), stretches) for s in step.reductions]
+        fresh = partial(kernel.fresh, "r")
+        found, led = accumulators(step.reductions, fresh, self._row_stretches())
         self.declare_scans(step)
         if self.plan.split:
             self._split_columns(step, found)
         else:
             self._declare_lanes(found)
             self._column_loops(step, found, self.plan.inner)
-        for item in found:
+        for item in (*found, *led):
             kernel.names[id(item.scalar)] = self._lane_result(item)
 
     def _lane_result(self, item: Accumulator) -> str:

@@ -16,6 +16,7 @@ from ..lowering.index import Axis, Size
 from ..lowering.loops import Scalar, gathered, operands
 from ..lowering.relate import counts_positions
 from .cpp_access import Access, accesses
+from .cpp_index import is_linear
 from .cpp_kernel import Kernel
 from .scalars import cost
 
@@ -223,7 +224,8 @@ def _plan_tiles(kernel: Kernel, others: list[Axis], vector: Axis, crossing: Axis
 
 
 def crossing_loads(kernel: Kernel, plan: LoopPlan) -> list[Scalar]:
-    """Unmasked loads of a tiled nest that have unit stride across the vector axis."""
+    """Unmasked loads of a tiled nest that have unit stride across the vector axis, and move by
+    the same step everywhere along both."""
     if plan.tile is None or plan.tile[0].axis is None or plan.tile[1].axis is None:
         return []
     across, along = plan.tile[0].axis, plan.tile[1].axis
@@ -233,6 +235,8 @@ def crossing_loads(kernel: Kernel, plan: LoopPlan) -> list[Scalar]:
         if scalar.op != "load" or operands(scalar) or scalar.buffer in written:
             continue
         access = Access(kernel.position(scalar.buffer or "", scalar.index), False)
+        if not is_linear(access.position, (across, along)):
+            continue
         if access.step(across) == 1 and access.step(along) not in (0, 1):
             chosen.append(scalar)
     return chosen

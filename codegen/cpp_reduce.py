@@ -8,6 +8,7 @@ in order, and the first of equal values stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..lowering.loops import Scalar
@@ -90,7 +91,7 @@ class Accumulator:
         if self.dtype == "bool":
             return f"{name} {'|' if self.kind == 'max' else '&'} {value}"
         if self.dtype in cpp_types.FLOATS:
-            return f"eq_{self.kind}({name}, {value})"
+            return f"eq_{self.kind}({value}, {name})"  # the first of two zeros stays
         return f"{name} {'>' if self.kind == 'max' else '<'} {value} ? {name} : {value}"
 
     @property
@@ -129,7 +130,24 @@ class Accumulator:
         return cpp_types.rounded(text, self.scalar.dtype)
 
 
-def accumulator(scalar: Scalar, name: str, stretches: bool) -> Accumulator:
-    """`stretches`: the reduced range is walked in more than one stretch."""
-    wide = stretches and scalar.value == "sum" and scalar.dtype in cpp_types.FLOATS
-    return Accumulator(scalar, name, wide)
+def accumulators(
+    reductions: Sequence[Scalar], fresh: Callable[[], str], stretches: bool
+) -> tuple[list[Accumulator], list[Accumulator]]:
+    """Those that a pass keeps up to date, named by `fresh`; and extremes whose place is looked
+    for as well, under the name of the accumulator that does. They are the value at that place,
+    which of two zeros is the first, as in eager.
+
+    `stretches`: the reduced range is walked in more than one stretch.
+    """
+    found, led = [], []
+    leaders: dict[tuple[str, int], Accumulator] = {}
+    for scalar in sorted(reductions, key=lambda scalar: scalar.value not in ("argmax", "argmin")):
+        key = str(scalar.value).removeprefix("arg"), id(scalar.args[0])
+        if scalar.value in ("max", "min") and key in leaders:
+            led.append(Accumulator(scalar, leaders[key].name))
+            continue
+        wide = stretches and scalar.value == "sum" and scalar.dtype in cpp_types.FLOATS
+        found.append(Accumulator(scalar, fresh(), wide))
+        if found[-1].is_arg:
+            leaders[key] = found[-1]
+    return found, led

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from ..lowering.index import Index, as_index
 from ..lowering.loops import Scalar, Store
@@ -15,7 +16,7 @@ from .cpp_access import Access
 from .cpp_kernel import Kernel
 from .cpp_passes import Pass, plan_passes, row_type
 from .cpp_plan import Loop, LoopPlan, crossing_loads
-from .cpp_reduce import Accumulator, accumulator
+from .cpp_reduce import Accumulator, accumulators
 from .cpp_region_loops import RegionWriter
 from .cpp_regions import plan_regions
 from .cpp_scan import Running, running_values
@@ -133,7 +134,8 @@ class RowWriter(RegionWriter):
             kernel.store(store)
         if not step.loops:
             return
-        found = [accumulator(s, kernel.fresh("r"), self._stretches()) for s in step.reductions]
+        fresh = partial(kernel.fresh, "r")
+        found, led = accumulators(step.reductions, fresh, self._stretches())
         self.declare_scans(step)
         if self.plan.split:
             self._write_split(step, found)
@@ -141,7 +143,7 @@ class RowWriter(RegionWriter):
             self.declare(found)
             self._write_loops(step, found, self.plan.inner)
             self._unrank(found)
-        for item in found:
+        for item in (*found, *led):
             self._finish(item)
 
     def _unrank(self, found: Sequence[Accumulator]) -> None:

@@ -16,11 +16,41 @@ ENTRY = "eqsat_entry"
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel on buffers (slots of the pointer table) and symbols (slots of `Numbers`)."""
+    """A kernel on buffers (slots of the pointer table) and symbols (slots of `Numbers`). Before
+    it runs, the first buffer of each pair in `taken` is put where the second one is."""
 
     kernel: str
     buffers: tuple[int, ...]
     numbers: tuple[int, ...]
+    taken: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuCall:
+    """A kernel for a GPU: `function` is its place in the table of functions (entry_runtime.h,
+    `variant`), `programs` a slot of `Numbers`, `threads` those of a program, `shared` its bytes of
+    shared memory, `hidden` how many null pointers follow the arguments."""
+
+    label: str
+    function: int
+    buffers: tuple[int, ...]
+    numbers: tuple[int, ...]
+    programs: int
+    threads: int
+    shared: int
+    hidden: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The device of GPU calls, and where the table of functions has what they need."""
+
+    device: int
+    stream: int
+    launch: int
+    push: int
+    pop: int
+    context: int
 
 
 @dataclass(frozen=True)
@@ -40,7 +70,7 @@ class PythonCall:
     flags: tuple[int, ...] = ()
 
 
-Call = KernelCall | ShimCall | PythonCall
+Call = KernelCall | GpuCall | ShimCall | PythonCall
 
 
 @dataclass(frozen=True)
@@ -53,26 +83,69 @@ class Around:
     drop: bool = False
 
 
-def emit_entry(calls: Sequence[Call], around: Sequence[Around]) -> str:
-    """C++ text of the entry; `around` has one entry per call, and one for after the last."""
+def emit_entry(calls: Sequence[Call], around: Sequence[Around], gpu: Gpu | None = None) -> str:
+    """C++ text of the entry; `around` has one entry per call, and one for after the last. `gpu`
+    is needed for GPU calls."""
     lines = ['#include "entry_runtime.h"', ""]
     lines += _prototypes(calls)
-    lines += [f'extern "C" int64_t {ENTRY}(Context *c) {{', "  void **p = c->pointers;"]
-    lines.append("  const int64_t *n = c->numbers;")
-    lines.append("  (void)p, (void)n;")
+    head = f'extern "C" int64_t {ENTRY}(Context *c) {{'
+    lines += [head if gpu is None else "static int64_t steps(Context *c, void *stream) {"]
+    lines += [
+        "  void **p = c->pointers;",
+        "  const int64_t *n = c->numbers;",
+        "  (void)p, (void)n;",
+    ]
     for step, (call, more) in enumerate(zip((*calls, None), around, strict=True)):
         lines += [f"  if (allocate(c, {i})) return {step + 1};" for i in more.allocate]
-        lines += _emit(step, call) if call is not None else ()
+        if isinstance(call, GpuCall):
+            assert gpu is not None
+            lines += _emit_gpu(call, gpu)
+        elif call is not None:
+            lines += _emit(step, call)
         lines += [f"  drop(c, &c->owned[{slot}]);" for slot in more.free]
         if more.drop:
             lines.append(f"  if (c->python(c, {-1 - step})) return {step + 1};")
     lines += ["  return 0;", "}", ""]
+    if gpu is not None:
+        lines += [head, *_around_gpu(gpu), "}", ""]
     return "\n".join(lines)
 
 
-def shim_slot(symbols: Sequence[str], symbol: str) -> int:
-    """The place of a graph's own shim in the table, after those of the runtime."""
-    return len(BASE) + symbols.index(symbol)
+def _around_gpu(gpu: Gpu) -> list[str]:
+    """Runs the steps in the context of the device, on the stream that torch is on."""
+    return [
+        "  void *stream = nullptr, *context = nullptr;",
+        f"  int failed = call(c->shims[{gpu.stream}], (int32_t){gpu.device}, &stream);",
+        f"  failed = failed ? failed : call(c->shims[{gpu.push}], c->shims[{gpu.context}]);",
+        "  if (failed) return -failed;",
+        "  int64_t result = steps(c, stream);",
+        f"  call(c->shims[{gpu.pop}], &context);",
+        "  return result;",
+    ]
+
+
+def _emit_gpu(call: GpuCall, gpu: Gpu) -> list[str]:
+    """One launch. Arguments are passed by address, as the driver wants them."""
+    passed = [f"&p[{slot}]" for slot in call.buffers]
+    passed += [f"(void *)&n[{slot}]" for slot in call.numbers] + ["&none"] * call.hidden
+    pointers = " | ".join(f"(uintptr_t)p[{slot}]" for slot in call.buffers) or "0"
+    return [
+        f"  {{  // {call.label}",
+        "    void *none = nullptr;",
+        f"    void *arguments[] = {{{', '.join(passed)}}};",
+        f"    void *function = variant(c, {call.function}, {pointers});",
+        "    if (!function) return 1;",
+        f"    int failed = launch(c->shims[{gpu.launch}], function, n[{call.programs}], "
+        f"{call.threads}u, {call.shared}u, stream, arguments);",
+        "    if (failed) return -failed;",
+        "  }",
+    ]
+
+
+def shim_slot(symbols: Sequence[str], symbol: str | None = None) -> int:
+    """The place of a graph's own shim in the table, after those of the runtime; without one, that
+    of what follows them all."""
+    return len(BASE) + (len(symbols) if symbol is None else symbols.index(symbol))
 
 
 def _prototypes(calls: Sequence[Call]) -> list[str]:
@@ -84,11 +157,12 @@ def _prototypes(calls: Sequence[Call]) -> list[str]:
     return [*seen.values(), ""] if seen else []
 
 
-def _emit(step: int, call: Call) -> list[str]:
+def _emit(step: int, call: KernelCall | ShimCall | PythonCall) -> list[str]:
     match call:
-        case KernelCall(kernel=kernel, buffers=buffers, numbers=numbers):
+        case KernelCall(kernel=kernel, buffers=buffers, numbers=numbers, taken=taken):
+            moves = [f"  p[{new}] = p[{old}];" for new, old in taken]
             passed = [f"p[{slot}]" for slot in buffers] + [f"n[{slot}]" for slot in numbers]
-            return [f"  {kernel}({', '.join(passed)});"]
+            return [*moves, f"  {kernel}({', '.join(passed)});"]
         case ShimCall(label=label, lines=lines):
             return [f"  {{  // {label}", *(f"    {line}" for line in lines), "  }"]
         case PythonCall(label=label, flags=flags):

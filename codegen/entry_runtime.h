@@ -8,7 +8,7 @@
 struct Operand {
   void *handle;
   void *built_for;
-  int64_t buffer, dtype, rank, geometry, offset;
+  int64_t buffer, dtype, rank, geometry, offset, place;
 };
 
 // The state of one instance; launch.c and launch.py know this layout.
@@ -25,7 +25,11 @@ struct Context {
 
 enum { BLOB, DELETE, DATA, RANK, SIZES, STRIDES, EMPTY, COPY };
 
-static const int32_t CPU = 0, DEVICE = 0;
+// Operand.place: the number of a CUDA device, or CPU.
+static const int64_t CPU = -1;
+
+static inline int32_t device_type(int64_t place) { return place == CPU ? 0 : 1; }
+static inline int32_t device_number(int64_t place) { return place == CPU ? 0 : (int32_t)place; }
 
 // Calls a C function whose parameter types are those of the arguments; 0 is success.
 template <class... Arguments>
@@ -43,7 +47,7 @@ static __attribute__((noinline)) void *rebuild(Context *c, Operand *o, void *add
   const int64_t *sizes = c->numbers + o->geometry;
   void *made = nullptr;
   if (call(c->shims[BLOB], address, o->rank, sizes, sizes + o->rank, c->numbers[o->offset],
-           (int32_t)o->dtype, CPU, DEVICE, &made)) {
+           (int32_t)o->dtype, device_type(o->place), device_number(o->place), &made)) {
     return nullptr;
   }
   o->built_for = address;
@@ -61,8 +65,8 @@ static __attribute__((noinline)) int allocate(Context *c, int64_t index) {
   const Operand *o = c->operands + index;
   const int64_t *sizes = c->numbers + o->geometry;
   void **place = &c->owned[o->buffer];
-  return call(c->shims[EMPTY], o->rank, sizes, sizes + o->rank, (int32_t)o->dtype, CPU, DEVICE,
-              place) ||
+  return call(c->shims[EMPTY], o->rank, sizes, sizes + o->rank, (int32_t)o->dtype,
+              device_type(o->place), device_number(o->place), place) ||
          call(c->shims[DATA], *place, &c->pointers[o->buffer]);
 }
 
@@ -89,8 +93,8 @@ static __attribute__((noinline)) int adopt(Context *c, int64_t index, void *resu
   if (difference == 1) {
     const int64_t *sizes = c->numbers + o->geometry;
     void *copy = nullptr;
-    difference = call(c->shims[EMPTY], o->rank, sizes, sizes + o->rank, (int32_t)o->dtype, CPU,
-                      DEVICE, &copy) ||
+    difference = call(c->shims[EMPTY], o->rank, sizes, sizes + o->rank, (int32_t)o->dtype,
+                      device_type(o->place), device_number(o->place), &copy) ||
                  call(c->shims[COPY], copy, result, (int32_t)0);
     drop(c, &result);
     result = copy;
@@ -102,4 +106,20 @@ static __attribute__((noinline)) int adopt(Context *c, int64_t index, void *resu
   }
   drop(c, &result);
   return 1;
+}
+
+// A kernel for CUDA memory: c->shims[slot] is for pointers that are multiples of 16, the one after
+// it for any. It is compiled when it is first needed; `python` puts it in its place.
+static inline void *variant(Context *c, int64_t slot, uintptr_t pointers) {
+  if (!(pointers & 15)) return c->shims[slot];
+  if (!c->shims[slot + 1] && c->python(c, INT64_MIN + slot + 1)) return nullptr;
+  return c->shims[slot + 1];
+}
+
+// 0, or the driver's error code.
+static inline int launch(void *launcher, void *function, int64_t programs, unsigned threads,
+                         unsigned shared, void *stream, void **arguments) {
+  if (programs <= 0) return 0;
+  return call(launcher, function, (unsigned)programs, 1u, 1u, threads, 1u, 1u, shared, stream,
+              arguments, (void **)nullptr);
 }

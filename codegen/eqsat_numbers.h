@@ -184,6 +184,25 @@ EQ_INLINE T eq_gcd(T a, T b) {
   return b;
 }
 
+// The first two words of Philox 4x32-10 (Salmon et al., SC'11) for the counter (position, draw) and
+// the key `seed`, low halves first. Words lie in 64-bit lanes, whose upper halves products ignore.
+EQ_INLINE int64_t eq_random_bits(int64_t seed, int64_t draw, int64_t position) {
+  uint64_t a = (uint64_t)position, b = a >> 32, c = (uint64_t)draw, d = c >> 32;
+  uint32_t low = (uint32_t)seed, high = (uint32_t)((uint64_t)seed >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; round++) {
+    uint64_t first = (uint64_t)(uint32_t)a * 0xD2511F53u;
+    uint64_t second = (uint64_t)(uint32_t)c * 0xCD9E8D57u;
+    a = (second >> 32) ^ b ^ low;
+    b = second;
+    c = (first >> 32) ^ d ^ high;
+    d = first;
+    low += 0x9E3779B9u;
+    high += 0xBB67AE85u;
+  }
+  return (int64_t)(b << 32 | (uint32_t)a);
+}
+
 // ---- float division family, as eager computes it ----
 
 EQ_INLINE float eq_fmod(float a, float b) { return __builtin_fmodf(a, b); }

@@ -8,7 +8,7 @@ one table shared by C (entry_runtime.h) and Python (instance.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy
@@ -45,6 +45,7 @@ class Operand:
     geometry: int
     offset: int
     whole: bool
+    device: torch.device
 
 
 class Operands:
@@ -76,6 +77,7 @@ class Operands:
                 geometry,
                 numbers.add(view.offset),
                 whole,
+                torch.device(buffer.device),
             )
             found = self._memo[view] = len(self.table)
             self.table.append(operand)
@@ -99,15 +101,35 @@ def same_layout(view: View, buffer: Buffer) -> bool:
 
 def find_route(extern: Extern, buffers: Mapping[str, Buffer]) -> Route | None:
     """The shim call for `extern`; None where it has to run in Python."""
+    into = extern.kwargs.get("out")
+    if isinstance(into, View) and not extern.outs:
+        return _into_view(extern, into, buffers)
     if extern.mutates or not extern.outs:
         return None
+    outs = tuple(whole_view(buffers[name]) for name in extern.outs if name is not None)
+    return _route(extern, outs, buffers)
+
+
+def _into_view(extern: Extern, out: View, buffers: Mapping[str, Buffer]) -> Route | None:
+    """The shim call for an op in its out-form, which writes a view."""
+    kwargs = {name: value for name, value in extern.kwargs.items() if name != "out"}
+    plain_form = extern.target.overloadpacket.default
+    made = replace(extern, target=plain_form, kwargs=kwargs, outs=(out.buffer,), mutates=())
+    route = _route(made, (out,), buffers)
+    return route if route is not None and route.shim.out else None
+
+
+def _route(extern: Extern, outs: tuple[View, ...], buffers: Mapping[str, Buffer]) -> Route | None:
     if getattr(extern.target, "namespace", "") == "mkldnn":
         return None  # its weights may be packed, which is not strided memory
-    opened = _open(extern, buffers)
+    opened = _open(extern, outs)
     if opened is None:
         return None
     target, args, outs = opened
-    shim = shim_for(target)
+    places = {buffers[view.buffer].device for view in (*views_in(args), *outs)}
+    if len(places) != 1:
+        return None
+    shim = shim_for(target, torch.device(places.pop()).type)
     if shim is None or len(extern.outs) != len(target._schema.returns):
         return None
     if shim.out and None in extern.outs:
@@ -117,7 +139,6 @@ def find_route(extern: Extern, buffers: Mapping[str, Buffer]) -> Route | None:
     dtypes = [buffers[view.buffer].dtype for view in views]
     dtypes += [buffers[name].dtype for name in extern.outs if name is not None]
     known = all(dtype_code(dtype_of(dtype)) >= 0 for dtype in dtypes)
-    known &= all(buffers[view.buffer].device == "cpu" for view in views)
     return route if known and all(map(_expressible, args, shim.codes)) else None
 
 
@@ -136,18 +157,30 @@ def emit_call(
     passed = [text for view in route.outs for text in writer.argument("T", view)]
     for code, value in zip(route.shim.codes, route.args, strict=True):
         passed += writer.argument(code, value)
-    results = [] if route.shim.out else [f"r{i}" for i in range(len(outs))]
+    kinds = [] if route.shim.out else _result_types(route.target)
+    results = [f"r{place}" for place in range(len(kinds))]
     passed += [f"&{name}" for name in results]
     failed = "".join(f"!{name} || " for name in writer.tensors)
-    lines = [*writer.lines, *(f"void *{name} = nullptr;" for name in results)]
+    declared = (f"{kind}{name} = 0;" for kind, name in zip(kinds, results, strict=True))
+    lines = [*writer.lines, *declared]
     lines.append(f"int failed = {failed}call({', '.join([f'c->shims[{shim}]', *passed])});")
-    for name, out in zip(results, outs, strict=False):
+    for name, out, kind in zip(results, outs, kinds, strict=False):
+        if kind != _HANDLE:  # a number that is known already
+            continue
         if out is None:
             lines.append(f"drop(c, &{name});")
         else:
             lines.append(f"failed = failed || adopt(c, {operands.whole(out)}, {name});")
     lines.append(f"if (failed && c->python(c, {step})) return {step + 1};")
     return lines
+
+
+_HANDLE = "void *"
+
+
+def _result_types(target: Any) -> list[str]:
+    """The C types of what an op gives: tensors, and numbers beside them."""
+    return [_HANDLE if str(r.type) == "Tensor" else "int64_t " for r in target._schema.returns]
 
 
 # Optional parameters are passed by pointer: the C type pointed to, and its own code.
@@ -264,7 +297,7 @@ def views_in(value: Any) -> list[View]:
 _Opened = tuple[Any, tuple[Any, ...], tuple[View, ...]]
 
 
-def _open(extern: Extern, buffers: Mapping[str, Buffer]) -> _Opened | None:
+def _open(extern: Extern, outs: tuple[View, ...]) -> _Opened | None:
     """(target, arguments in schema order, views written) after opening composite ops."""
     target = extern.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -272,7 +305,6 @@ def _open(extern: Extern, buffers: Mapping[str, Buffer]) -> _Opened | None:
     args = _bind(target, extern)
     if args is None:
         return None
-    outs = tuple(whole_view(buffers[name]) for name in extern.outs if name is not None)
     if target is aten.linear.default and outs:
         return _open_linear(outs[0], *args)
     if target is aten.matmul.default and outs:

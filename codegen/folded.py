@@ -82,8 +82,8 @@ class FoldedGraph:
 
 
 class Fingerprint:
-    """A 64-bit hash of the bytes of `count` tensors (those that are contiguous). Their sizes and
-    strides are read once: Dynamo's guards keep them the same for every call."""
+    """A 64-bit hash of the bytes of `count` tensors (those that are contiguous and on the CPU).
+    Their sizes and strides are read once: Dynamo's guards keep them the same for every call."""
 
     def __init__(self, count: int) -> None:
         self._library = _library()
@@ -95,9 +95,14 @@ class Fingerprint:
     def __call__(self, pointers: Sequence[int], tensors: Sequence[torch.Tensor]) -> int:
         self._pointers[:] = list(pointers)
         if self._sizes is None:
-            sizes = [t.numel() * t.element_size() if t.is_contiguous() else 0 for t in tensors]
-            self._sizes = (ctypes.c_int64 * self._count)(*sizes)
+            self._sizes = (ctypes.c_int64 * self._count)(*map(_readable_bytes, tensors))
         return int(self._library.eqsat_fingerprint(self._pointers, self._sizes, self._count))
+
+
+def _readable_bytes(tensor: torch.Tensor) -> int:
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return 0
+    return tensor.numel() * tensor.element_size()
 
 
 @functools.lru_cache(maxsize=1)

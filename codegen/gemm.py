@@ -75,7 +75,7 @@ def _onednn_route(route: Route, buffers: Mapping[str, Buffer]) -> Route | None:
     if not all(isinstance(size, int) for size in sizes) or 0 in sizes:
         return None
     shim = shim_for(target.default)
-    if shim is None or buffers[x.buffer].dtype not in _DTYPES:
+    if shim is None or buffers[x.buffer].dtype not in _DTYPES or buffers[x.buffer].device != "cpu":
         return None
     if x.shape[0] * x.shape[1] * weight.shape[1] < SMALLEST_WORK:
         return None

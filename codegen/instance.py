@@ -17,19 +17,32 @@ from typing import Any
 import torch
 
 from ..lowering.loops import SizeValue, View
+from .arenas import ARENAS, Arena
 from .externs import Operand
 from .numbers import Evaluate
 from .shims import BASE, address, dtype_code
 
-ALIGNMENT = 64
-FIELDS = 7  # int64 words of an Operand in entry_runtime.h
+FIELDS = 8  # int64 words of an Operand in entry_runtime.h
 STATIC_OUTPUT, MADE_OUTPUT = -1, -2
+LATE = -(2**63)  # as in entry_runtime.h
 
 
 def _as_strided(
     base: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int
 ) -> torch.Tensor:
     return base.as_strided(shape, stride, base.storage_offset() + offset)
+
+
+def _reach(shape: Sequence[int], stride: Sequence[int], offset: int) -> int:
+    """The element behind the last one of a view; 0 for a view of none."""
+    if 0 in shape:
+        return 0
+    return 1 + offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+
+
+def _elements_from(base: torch.Tensor) -> int:
+    """How many elements of memory there are from where a tensor starts."""
+    return int(base.untyped_storage().nbytes() // base.element_size() - base.storage_offset())
 
 
 # A view of a tensor's storage; the offset counts elements from where the tensor starts.
@@ -83,6 +96,17 @@ class Slot:
     role: str
     elements: int
     whole: int | None  # operand over the whole buffer, where tensors of it are made
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Functions:
+    """The table that the entry calls through, behind that of the runtime: `shims` of the graph,
+    then `addresses` of what a GPU needs; `late` gives the one at a place that holds 0 yet."""
+
+    shims: tuple[str, ...]
+    addresses: tuple[int, ...]
+    late: Callable[[int], int]
 
 
 @dataclass(frozen=True)
@@ -92,11 +116,13 @@ class Blueprint:
     operands: tuple[Operand, ...]
     evaluate: Evaluate
     arena: Any  # lowering.plan.MemoryPlan
-    shims: tuple[str, ...]  # the graph's own, after those of the runtime
+    taken: Mapping[int, int]  # buffers that lie where another one was, and which that is
+    table: Functions
     steps: Mapping[int, PythonStep]
     drops: Mapping[int, tuple[int, ...]]  # after step: buffers whose tensors can be let go
     # ("value", v) | ("number", slot) | ("tensor", operand) | ("view", operand): a new view of it
     outputs: tuple[tuple[str, Any], ...]
+    again: Mapping[int, int]  # as in loops.Program
     constants: Mapping[int, torch.Tensor]
     entry: int  # address of the C entry
     library: Any = field(repr=False)
@@ -114,10 +140,11 @@ class Instance:
         self.operands = array("q", [w for o in blueprint.operands for w in _words(o)])
         self.tensors: list[Any] = [None] * len(blueprint.slots)
         self._views: dict[int, torch.Tensor] = {}
-        names = (*BASE, *blueprint.shims)
-        self._shims = (ctypes.c_void_p * len(names))(*map(address, names))
-        with torch.inference_mode(False):
-            self._place_arena()
+        table = blueprint.table
+        functions = (*map(address, (*BASE, *table.shims)), *table.addresses)
+        self._shims = (ctypes.c_void_p * len(functions))(*functions)
+        self._arenas = self._plan_arenas()
+        ARENAS.join()
         for slot, tensor in blueprint.constants.items():
             self.tensors[slot] = tensor
             self.pointers[slot] = address_of(tensor)
@@ -132,6 +159,26 @@ class Instance:
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():  # else the modules may be gone already
             _delete_handles(getattr(self, "operands", ()))
+            if hasattr(self, "context"):
+                ARENAS.quit()
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of all temporaries that live at once."""
+        return sum(arena.size for arena in self._arenas)
+
+    # Around a call.
+
+    def enter(self) -> None:
+        """Take memory for temporaries."""
+        for arena in self._arenas:
+            if arena.enter():
+                self._move_into(arena)
+
+    def leave(self) -> None:
+        """Give that memory back."""
+        for arena in self._arenas:
+            arena.leave()
 
     # What a launch needs to know (see launch.c).
 
@@ -142,7 +189,7 @@ class Instance:
         for place, slot in enumerate(self.blueprint.slots):
             if slot.role == "output" and slot.whole is not None:
                 shape, stride, _ = self._geometry(slot.whole)
-                found.append((place, (shape, stride, slot.dtype)))
+                found.append((place, (shape, stride, slot.dtype, slot.device)))
         return tuple(found)
 
     def output_codes(self) -> tuple[list[int], tuple[Any, ...]]:
@@ -168,7 +215,14 @@ class Instance:
 
     def run_step(self, number: int) -> None:
         """Run one extern in Python; what the target raises passes through. -1 - n stands for
-        what is let go after step n."""
+        what is let go after step n; numbers from LATE on, for a function of the table that is
+        needed now."""
+        if number < LATE + len(self._shims):
+            table = self.blueprint.table
+            place = number - LATE
+            first = len(self._shims) - len(table.addresses)
+            self._shims[place] = table.late(place - first)
+            return
         if number < 0:
             for slot in self.blueprint.drops[-1 - number]:
                 self.tensors[slot] = None
@@ -184,12 +238,16 @@ class Instance:
                     self._keep(operand, value)
 
     def make_output(self, position: int) -> Any:
-        """A graph output that is a view."""
+        """A graph output that is a view. Raises RuntimeError where it reaches out of its memory."""
         kind, operand = self.blueprint.outputs[position]
-        if kind == "tensor":
-            return self.tensor(operand)
-        whole = self.base(self.blueprint.operands[operand].buffer)
-        return reinterpret(whole, *self._geometry(operand))
+        known = self.blueprint.operands[operand]
+        whole = self.base(known.buffer)
+        if kind == "tensor" and known.whole:
+            return whole
+        shape, stride, offset = self._geometry(operand)
+        if _reach(shape, stride, offset) > _elements_from(whole):
+            return _as_strided(whole, shape, stride, offset)  # raises what eager does
+        return reinterpret(whole, shape, stride, offset)
 
     def tensor(self, operand: int) -> Any:
         """The tensor for an operand: its buffer's own tensor, or a view of it."""
@@ -204,6 +262,11 @@ class Instance:
         """The tensor behind a buffer outside the arena; None for an effect token."""
         if self.tensors[slot] is None and self.owned[slot]:
             self.tensors[slot] = adopt_handle(self.owned[slot])
+        before = self.blueprint.taken.get(slot)
+        if before is not None:
+            whole = self.blueprint.slots[slot].whole
+            assert whole is not None
+            return reinterpret(self.base(before), *self._geometry(whole))
         return self.tensors[slot]
 
     # Inside.
@@ -214,29 +277,33 @@ class Instance:
         shape = tuple(self.numbers[known.geometry : middle])
         return shape, tuple(self.numbers[middle : middle + known.rank]), self.numbers[known.offset]
 
-    def _place_arena(self) -> None:
-        """Allocate the arena and make the tensors over it that Python steps use."""
-        slots = self.blueprint.slots
-        sizes = {
-            slot.name: max(self.numbers[slot.elements], 0) * slot.dtype.itemsize
-            for slot in slots
-            if slot.role == "temp"
-        }
-        offsets, total = self.blueprint.arena.assign(sizes) if sizes else ({}, 0)
-        memory = torch.empty(total + ALIGNMENT, dtype=torch.uint8)
-        start = -memory.data_ptr() % ALIGNMENT
-        self._arena = memory[start : start + total]
-        self._first = memory.data_ptr()
-        self._last = self._first + memory.numel()
+    def _plan_arenas(self) -> list[Arena]:
+        """Where each temporary lies, per device."""
+        sizes: dict[torch.device, dict[str, int]] = {}
+        for slot in self.blueprint.slots:
+            if slot.role == "temp":
+                sizes.setdefault(slot.device, {})[slot.name] = self._bytes(slot)
+        plans = ((device, self.blueprint.arena.assign(known)) for device, known in sizes.items())
+        return [Arena(device, *plan) for device, plan in plans]
+
+    def _bytes(self, slot: Slot) -> int:
+        return max(self.numbers[slot.elements], 0) * slot.dtype.itemsize
+
+    def _move_into(self, arena: Arena) -> None:
+        """Have the temporaries of a device in its block, and the tensors over them that Python
+        steps use."""
+        slots, block = self.blueprint.slots, arena.block
+        assert block is not None
         for place, slot in enumerate(slots):
-            if slot.role == "temp":
-                self.pointers[place] = self._first + start + offsets.get(slot.name, 0)
-        for operand in self._python_operands():
-            slot = slots[self.blueprint.operands[operand].buffer]
-            if slot.role == "temp":
-                begin = offsets.get(slot.name, 0)
-                piece = self._arena[begin : begin + sizes[slot.name]].view(slot.dtype)
-                self._views[operand] = reinterpret(piece, *self._geometry(operand))
+            if slot.name in arena.offsets:
+                self.pointers[place] = arena.address + arena.offsets[slot.name]
+        with torch.inference_mode(False):
+            for operand in self._python_operands():
+                slot = slots[self.blueprint.operands[operand].buffer]
+                if slot.name in arena.offsets:
+                    begin = arena.offsets[slot.name]
+                    piece = block[begin : begin + self._bytes(slot)].view(slot.dtype)
+                    self._views[operand] = reinterpret(piece, *self._geometry(operand))
 
     def _python_operands(self) -> set[int]:
         found: set[int] = set()
@@ -295,9 +362,9 @@ class Instance:
             size != 1 and have != want
             for size, have, want in zip(shape, value.stride(), stride, strict=True)
         )
-        inside = self._first <= value.untyped_storage().data_ptr() < self._last
+        inside = any(arena.holds(value) for arena in self._arenas)
         if inside or value.is_neg() or value.is_conj() or (moved and value.numel() != 0):
-            fitting = torch.empty_strided(shape, stride, dtype=dtype)
+            fitting = torch.empty_strided(shape, stride, dtype=dtype, device=value.device)
             return fitting.copy_(value)
         return value
 
@@ -347,7 +414,8 @@ def _delete_handles(operands: Sequence[int]) -> None:
 def _words(operand: Operand) -> tuple[int, ...]:
     """An Operand of entry_runtime.h before its handle is made."""
     code = dtype_code(operand.dtype)
-    return 0, 0, operand.buffer, code, operand.rank, operand.geometry, operand.offset
+    place = -1 if operand.device.type == "cpu" else operand.device.index or 0
+    return 0, 0, operand.buffer, code, operand.rank, operand.geometry, operand.offset, place
 
 
 def address_of(tensor: torch.Tensor) -> int:

@@ -58,14 +58,14 @@ def emit_kernels(
         emitted = _emit_once(nest, buffers, (table, loops), memo)
         found = kernels.get(emitted.text)
         if found is None:
-            name = f"k_{digest(emitted.text)[:8]}_{_label(nest)}"
+            name = f"k_{digest(emitted.text)[:8]}_{label(nest)}"
             text = emitted.text.replace("@NAME@", name)
             found = Kernel(name, text, nest.origins, nest.rules)
         else:
             found = replace(
                 found,
-                origins=_joined(found.origins, nest.origins),
-                rules=_joined(found.rules, nest.rules),
+                origins=joined(found.origins, nest.origins),
+                rules=joined(found.rules, nest.rules),
                 uses=found.uses + 1,
             )
         kernels[emitted.text] = found
@@ -121,7 +121,7 @@ def _comment(kernel: Kernel) -> str:
     return "\n" + "".join(f"// {' '.join(line.split())}.\n" for line in lines)
 
 
-def _label(nest: Nest) -> str:
+def label(nest: Nest) -> str:
     """A few words for what the nest computes: its reductions and last scalar ops."""
     words: list[str] = []
     for scalar in reversed(scalars(nest)):
@@ -133,5 +133,5 @@ def _label(nest: Nest) -> str:
     return "_".join(reversed(kept)) or "copy"
 
 
-def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+def joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))

@@ -186,6 +186,9 @@ static PyObject *run(PyObject *module, PyObject *const *arguments, Py_ssize_t co
     int64_t failed = self->entry(context);
     PyEval_RestoreThread(context->thread);
     if (!failed) list = collect(self);
+    if (failed < 0 && !PyErr_Occurred())
+      PyErr_Format(PyExc_RuntimeError, "eqsat: a kernel could not be launched (CUDA %lld)",
+                   (long long)-failed);
     if (failed && !PyErr_Occurred()) PyErr_NoMemory(); /* an output could not be allocated */
   }
   PyObject *type, *value, *trace; /* dropping tensors may run code: keep the exception safe */

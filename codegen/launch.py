@@ -85,7 +85,10 @@ class _Prepared:
         try:
             with torch.no_grad():
                 self._place(instance, inputs)
-                if self._entry(ctypes.addressof(instance.context)):
+                failed = self._entry(ctypes.addressof(instance.context))
+                if failed < 0 and self._error is None:
+                    raise RuntimeError(f"eqsat: a kernel could not be launched (CUDA {-failed})")
+                if failed:
                     raise self._error or MemoryError()
                 return [self._output(instance, i) for i in range(len(self._codes))]
         finally:
@@ -101,7 +104,10 @@ class _Prepared:
         slots = instance.blueprint.inputs
         if type(inputs) is not list or len(inputs) != len(slots):
             raise TypeError(f"eqsat: expected one list of {len(slots)} graph inputs")
-        fresh = [(slot, torch.empty_strided(a, b, dtype=c)) for slot, (a, b, c) in self._fresh]
+        fresh = [
+            (slot, torch.empty_strided(shape, stride, dtype=dtype, device=device))
+            for slot, (shape, stride, dtype, device) in self._fresh
+        ]
         for slot, value in [*zip(slots, inputs, strict=True), *fresh]:
             if slot < 0 or value is None:  # a number, or an effect token
                 continue

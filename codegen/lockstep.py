@@ -82,7 +82,7 @@ class _Run:
             else:
                 self._extern(step)
         outputs = [output(item, self._memory, self._symbols) for item in self._program.outputs]
-        return outputs, self._wrong
+        return self._program.with_repeats(outputs), self._wrong
 
     def _extern(self, step: Extern) -> None:
         results = results_of(step, self._memory, self._symbols)

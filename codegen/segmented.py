@@ -6,7 +6,7 @@ Numbers that a call tells are solved from the shapes of its results, or are resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -14,7 +14,7 @@ import torch
 
 from ..engine.dtypes import dtype_of
 from ..lowering.dependence import viewed
-from ..lowering.interpret import number, output, results_of
+from ..lowering.interpret import number, output, poisoned, results_of
 from ..lowering.loops import Buffer, Extern, Program, View
 from ..lowering.segments import Segment, given_symbols
 from .symbols import Bind, bind_symbols, solve
@@ -33,7 +33,7 @@ class SegmentedGraph:
         self._steps = list(zip(segments, runs, strict=True))
         self._last = _last_uses(program, segments)
         wanted = {symbol for segment in segments for symbol in segment.symbols}
-        wanted |= set().union(*(_free(value) for value in program.outputs))
+        wanted |= set().union(*(_in_output(value) for value in program.outputs))
         told = {symbol for segment in segments for symbol in _told(segment, program)}
         told -= set(given_symbols(program))
         names = sorted(str(symbol) for symbol in wanted - told)
@@ -53,6 +53,8 @@ class SegmentedGraph:
         with torch.no_grad():
             for place, (segment, run) in enumerate(self._steps):
                 if segment.call is not None:
+                    needed = viewed((segment.call.args, dict(segment.call.kwargs)))
+                    self._add_empty(needed, memory, symbols)
                     _call(segment.call, self._program, memory, symbols)
                 elif run is not None:
                     given = [memory[name] for name in segment.reads]
@@ -60,7 +62,18 @@ class SegmentedGraph:
                     memory.update(zip(segment.gives, run(given), strict=True))
                 for name in self._last[place]:
                     memory.pop(name, None)
-            return [self._output(item, memory, symbols) for item in self._program.outputs]
+            self._add_empty(viewed(tuple(self._program.outputs)), memory, symbols)
+            outputs = [self._output(item, memory, symbols) for item in self._program.outputs]
+            return self._program.with_repeats(outputs)
+
+    def _add_empty(
+        self, names: Iterable[str], memory: dict[str, Any], symbols: dict[sympy.Symbol, Any]
+    ) -> None:
+        """Buffers without elements, which no step fills."""
+        for name in names:
+            buffer = self._program.buffers[name]
+            if name not in memory and 0 in buffer.shape:
+                memory[name] = poisoned(buffer, symbols)
 
     def _output(self, item: Any, memory: dict[str, Any], symbols: dict[sympy.Symbol, Any]) -> Any:
         if isinstance(item, View):
@@ -146,3 +159,9 @@ def _told(segment: Segment, program: Program) -> set[sympy.Symbol]:
 def _free(value: Any) -> set[sympy.Symbol]:
     expression = getattr(value, "value", value)
     return set(getattr(expression, "free_symbols", ()))
+
+
+def _in_output(value: Any) -> set[sympy.Symbol]:
+    if not isinstance(value, View):
+        return _free(value)
+    return set().union(*map(_free, (*value.shape, *value.stride, value.offset)))

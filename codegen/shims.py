@@ -12,12 +12,14 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from .gpu import driver
 
 # One letter per parameter: what the C function expects there.
 #   T tensor   t optional tensor   I int list   J optional int list
@@ -51,29 +53,37 @@ class Shim:
     out: bool = False
 
 
+# Without "aoti_torch_cpu_" or "aoti_torch_cuda_".
 SHIMS: Mapping[str, Shim] = {
-    "aten::mm": Shim("aoti_torch_cpu_mm_out", "TT", out=True),
-    "aten::bmm": Shim("aoti_torch_cpu_bmm_out", "TT", out=True),
-    "aten::addmm": Shim("aoti_torch_cpu_addmm_out", "TTTdd", out=True),
-    "aten::baddbmm": Shim("aoti_torch_cpu_baddbmm_out", "TTTdd", out=True),
-    "aten::convolution": Shim("aoti_torch_cpu_convolution", "TTtIIIbIi"),
-    "aten::convolution_backward": Shim("aoti_torch_cpu_convolution_backward", "TTTJIIIbIiB"),
+    "aten::mm": Shim("mm_out", "TT", out=True),
+    "aten::bmm": Shim("bmm_out", "TT", out=True),
+    "aten::addmm": Shim("addmm_out", "TTTdd", out=True),
+    "aten::baddbmm": Shim("baddbmm_out", "TTTdd", out=True),
+    "aten::convolution": Shim("convolution", "TTtIIIbIi"),
+    "aten::convolution_backward": Shim("convolution_backward", "TTTJIIIbIiB"),
     "aten::_scaled_dot_product_flash_attention_for_cpu": Shim(
-        "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu", "TTTdbte"
+        "_scaled_dot_product_flash_attention_for_cpu", "TTTdbte"
     ),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": Shim(
-        "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward", "TTTTTTdbte"
+        "_scaled_dot_product_flash_attention_for_cpu_backward", "TTTTTTdbte"
     ),
-    "aten::max_pool2d_with_indices": Shim("aoti_torch_cpu_max_pool2d_with_indices", "TIIIIb"),
-    "aten::max_pool2d_with_indices_backward": Shim(
-        "aoti_torch_cpu_max_pool2d_with_indices_backward", "TTIIIIbT"
+    "aten::max_pool2d_with_indices": Shim("max_pool2d_with_indices", "TIIIIb"),
+    "aten::max_pool2d_with_indices_backward": Shim("max_pool2d_with_indices_backward", "TTIIIIbT"),
+    "aten::avg_pool2d": Shim("avg_pool2d", "TIIIbbj"),
+    "aten::avg_pool2d_backward": Shim("avg_pool2d_backward", "TTIIIbbj"),
+    "aten::_adaptive_avg_pool2d": Shim("_adaptive_avg_pool2d", "TI"),
+    "aten::sort": Shim("sort", "Tib"),
+    "aten::topk": Shim("topk", "Tiibb"),
+    "aten::_scaled_dot_product_flash_attention": Shim(
+        "_scaled_dot_product_flash_attention", "TTTdbbe"
     ),
-    "aten::avg_pool2d": Shim("aoti_torch_cpu_avg_pool2d", "TIIIbbj"),
-    "aten::avg_pool2d_backward": Shim("aoti_torch_cpu_avg_pool2d_backward", "TTIIIbbj"),
-    "aten::_adaptive_avg_pool2d": Shim("aoti_torch_cpu__adaptive_avg_pool2d", "TI"),
-    "aten::sort": Shim("aoti_torch_cpu_sort", "Tib"),
-    "aten::topk": Shim("aoti_torch_cpu_topk", "Tiibb"),
-    "mkldnn::_linear_pointwise": Shim("aoti_torch_cpu__linear_pointwise", "TTtsSr"),
+    "aten::_scaled_dot_product_efficient_attention": Shim(
+        "_scaled_dot_product_efficient_attention", "TTTtbdbe"
+    ),
+    "aten::_scaled_dot_product_cudnn_attention": Shim(
+        "_scaled_dot_product_cudnn_attention", "TTTtbdbbe"
+    ),
+    "mkldnn::_linear_pointwise": Shim("_linear_pointwise", "TTtsSr"),
 }
 
 # In the order of the enum in entry_runtime.h; shims of a graph's own ops follow.
@@ -108,13 +118,15 @@ _DTYPE_NAMES: Mapping[torch.dtype, str] = {
 }
 
 
-def shim_for(target: Any) -> Shim | None:
-    """The shim that runs `target`, an OpOverload, if this torch has it with these types."""
+def shim_for(target: Any, kind: str = "cpu") -> Shim | None:
+    """The shim that runs `target`, an OpOverload, on a device of this kind, if this torch has it
+    with these types."""
     if not isinstance(target, torch._ops.OpOverload) or target._overloadname != "default":
         return None
-    shim = SHIMS.get(target._schema.name)
-    if shim is None or not ready():
+    found = SHIMS.get(target._schema.name)
+    if found is None or not ready():
         return None
+    shim = replace(found, symbol=f"aoti_torch_{kind}_{found.symbol}")
     codes = "".join(CODES.get(str(a.type), "?") for a in target._schema.arguments)
     return shim if codes == shim.codes and address(shim.symbol) else None
 
@@ -124,14 +136,17 @@ def ready() -> bool:
     """Whether entries can make tensors at all. Device 0 must be the CPU (entry_runtime.h)."""
     if not all(map(address, BASE)) or not address("aoti_torch_device_type_cpu"):
         return False
-    return bool(_library().aoti_torch_device_type_cpu() == 0)
+    return bool(_library("torch_cpu").aoti_torch_device_type_cpu() == 0)
 
 
 @lru_cache(maxsize=256)
 def address(symbol: str) -> int:
-    """Where `symbol` is in memory; 0 if this torch does not export it."""
-    function = getattr(_library(), symbol, None) if _library() is not None else None
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+    """Where `symbol` is in memory; 0 if neither this torch nor the CUDA driver exports it."""
+    for name in ("torch_cpu", "torch_cuda"):
+        function = getattr(_library(name), symbol, None) if _library(name) is not None else None
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value or 0
+    return driver.address(symbol) if symbol.startswith("cu") else 0
 
 
 @lru_cache(maxsize=64)
@@ -142,10 +157,10 @@ def dtype_code(dtype: torch.dtype) -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int32)(function)()) if function else -1
 
 
-@lru_cache(maxsize=1)
-def _library() -> Any:
+@lru_cache(maxsize=2)
+def _library(name: str) -> Any:
     suffix = "dylib" if sys.platform == "darwin" else "so"
-    path = Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
+    path = Path(torch.__file__).parent / "lib" / f"lib{name}.{suffix}"
     try:
         return ctypes.CDLL(str(path))
     except OSError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from ..lowering.index import Axis, Gathered, Index, Quotient, Remainder
+from ..lowering.index import ASSERTED, Axis, Gathered, Index, Quotient, Remainder
 from ..lowering.loops import Buffer, Nest, Scalar, scalars
 
 
@@ -68,6 +68,6 @@ class _Reader:
                 return "//", self.index(value), divisor
             case Remainder(value=value, divisor=divisor):
                 return "%", self.index(value), divisor
-            case Gathered(scalar=scalar, size=size):  # a guard is no part of the kernel
-                return "[]", self.numbers[id(scalar)], size
+            case Gathered(scalar=scalar, size=size, guard=guard):  # a flag is no part of the kernel
+                return "[]", self.numbers[id(scalar)], size, guard == ASSERTED
         raise TypeError(f"unknown atom {atom!r}")

@@ -22,6 +22,11 @@ class UnboundSymbol(Exception):
     """A size symbol that no graph input determines (it depends on data)."""
 
 
+def symbol_of(name: str) -> sympy.Symbol:
+    """The symbol that a kernel asks for by name."""
+    return sympy.Symbol(name, integer=True)
+
+
 def bind_symbols(program: Program, names: Sequence[str]) -> Bind:
     """`f(inputs) -> values of names`. Raises UnboundSymbol."""
     found: dict[str, str] = {}

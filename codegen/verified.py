@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from ..lowering.dependence import make_node
-from ..lowering.externs import Bounded, Fresh, Placed
+from ..lowering.externs import UNFILLED, Bounded, Fresh, Placed
 from ..lowering.interpret import BadProgram
-from ..lowering.loops import Nest, Program
+from ..lowering.loops import Extern, Nest, Program, View
 from ..lowering.verify import VerifyError, refuse
 from ..lowering.work import laid_out
 from .compile import CompiledGraph
@@ -92,9 +92,9 @@ class VerifiedGraph:
         places = [place for place, value in enumerate(copies) if value is not kept[place]]
         pairs = [*zip(outputs, expected or (), strict=True)]
         pairs += [(kept[place], copies[place]) for place in places]
-        self._conclude(
-            [text for number, pair in enumerate(pairs) for text in _apart(number, *pair)]
-        )
+        unfilled = _unfilled(self._lockstep.parts.program)
+        filled = [(number, pair) for number, pair in enumerate(pairs) if number not in unfilled]
+        self._conclude([text for number, pair in filled for text in _apart(number, *pair)])
         return outputs
 
     def _conclude(self, wrong: Sequence[str]) -> None:
@@ -124,6 +124,23 @@ def _written(program: Program) -> set[int]:
     for step in program.steps:
         names |= make_node(0, step, 0, 0, 0).writes
     return {place for place, name in enumerate(program.inputs) if name in names}
+
+
+def _unfilled(program: Program) -> set[int]:
+    """The places of results that are new memory in which nobody has written anything."""
+    made: set[str | None] = set()
+    written: set[str] = set()
+    for step in program.steps:
+        if isinstance(step, Extern) and step.target in UNFILLED:
+            made |= set(step.outs)
+        else:
+            written |= make_node(0, step, 0, 0, 0).writes
+    names = made - written
+    return {
+        place
+        for place, view in enumerate(program.outputs)
+        if isinstance(view, View) and view.buffer in names
+    }
 
 
 def _separate(inputs: Sequence[Any], written: set[int]) -> list[Any]:

@@ -47,7 +47,7 @@ def show(expr: Expr, rename: Rename) -> str:
             shown += [f"**{rename(how)}"] if how is not None else []
             return f"{fn}({','.join(shown)})"
     parts = ",".join(show(part, rename) for part in children(expr))
-    detail = getattr(expr, "op", getattr(expr, "ops", getattr(expr, "index", "")))
+    detail = getattr(expr, "op", getattr(expr, "ops", ""))
     return f"<{type(expr).__name__} {detail} {parts}>"
 
 

@@ -79,7 +79,7 @@ class Attributes:
             case Sequence(items=items):
                 return tuple(self.value(item) for item in items)
             case Item(base=base, index=index):
-                return self.item(self.value(base), index)
+                return self.item(self.value(base), self.value(index))
             case Field(base=base, name=name):
                 return self._field(base, name)
         return self.answer(expr)
@@ -168,4 +168,4 @@ class Attributes:
 
 
 def _numbers(value: Any) -> bool:
-    return is_number(value) or isinstance(value, tuple) or value is Truth.FREE
+    return is_number(value) or isinstance(value, tuple | list) or value is Truth.FREE

@@ -95,7 +95,7 @@ def _check_shadowed(
     wide: _Entry, theirs: Sides, narrow: _Entry, ours: Sides, problems: Problems
 ) -> None:
     names = _partners(wide.rule, theirs, narrow.rule, ours)
-    if names is None or not _covers(wide.rule, narrow.rule):
+    if names is None or not covers(wide.rule, narrow.rule):
         return
     fewer, more = _conditions(wide.rule, names), _conditions(narrow.rule, {})
     first = not wide.own or wide.place < narrow.place
@@ -109,10 +109,10 @@ def _check_shadowed(
 def _wider(wide: _Entry, theirs: Sides, narrow: _Entry, ours: Sides) -> bool:
     """Whether `wide` says more than `narrow`, not just the same."""
     same = _partners(narrow.rule, ours, wide.rule, theirs) is not None
-    return not (same and _covers(narrow.rule, wide.rule))
+    return not (same and covers(narrow.rule, wide.rule))
 
 
-def _covers(wide: Rule, narrow: Rule) -> bool:
+def covers(wide: Rule, narrow: Rule) -> bool:
     """Whether `wide` is there wherever `narrow` is: in every profile and on every device."""
     return (
         NUMERICS.index(wide.numerics.float_class) <= NUMERICS.index(narrow.numerics.float_class)
@@ -142,7 +142,7 @@ def _partners(wide: Rule, ours: Sides, narrow: Rule, theirs: Sides) -> dict[str,
         if isinstance(kind, TensorType) and isinstance(other, TensorType):
             if not set(kind.dtypes) >= set(other.dtypes) or kind.is_list != other.is_list:
                 return None
-            if not _fits(kind, other, names, leads):
+            if not kind.any_sizes and not _fits(kind, other, names, leads):
                 return None
         elif kind != other and not (
             kind == ConstType("any")
@@ -157,6 +157,8 @@ def _fits(
     kind: TensorType, other: TensorType, names: dict[str, str], leads: dict[str, tuple[str, ...]]
 ) -> bool:
     """Whether the sizes of `other` are sizes that `kind` allows; adds what its letters are."""
+    if other.any_sizes:
+        return False
     sizes = [] if other.lead is None else [f"...{other.lead}"]
     sizes += [show(dim, str) for dim in other.dims]
     fixed = len(kind.dims)

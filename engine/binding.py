@@ -118,9 +118,12 @@ def _bind_tensor(
         raise _Mismatch(f"dtype {word}")
     shape = tuple(map(plain, meta.shape))
     fixed = len(kind.dims)
-    if len(shape) < fixed or (kind.lead is None and len(shape) > fixed):
+    open_rank = kind.lead is not None or kind.any_sizes
+    if len(shape) < fixed or (not open_rank and len(shape) > fixed):
         raise _Mismatch(f"rank {len(shape)}")
     env.setdefault(DEVICE, meta.device)
+    if kind.any_sizes:
+        return
     start = len(shape) - fixed
     if kind.lead is not None:
         _bind_size(f"...{kind.lead}", shape[:start], env)
@@ -162,6 +165,8 @@ def type_text(kind: VarType) -> str:
         if kind.kind in ("dtype", "dims"):
             return kind.kind
         return "const" if kind.kind == "any" else f"const:{kind.kind}"
+    if kind.any_sizes:
+        return f"list[{dtype_text(kind.dtypes)}]"
     dims = [] if kind.lead is None else [f"...{kind.lead}"]
     dims += [_size_text(expr) for expr in kind.dims]
     text = f"{dtype_text(kind.dtypes)}[{', '.join(dims)}]"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .extract import extract
-from .selection import Choice, Problem, dag_cost, first_choice
+from .selection import Choice, Problem, dag_cost, first_choice, needed
 
 MOST_TRIES = 24  # extractions
 WITHIN = 4.0  # a choice dearer than this many times the best is not worth measuring
@@ -49,7 +49,7 @@ def runners_up(
 
 def _original(problem: Problem) -> Choice:
     node, cost = first_choice(problem)
-    return Choice(node, _used(problem, node), cost, cost)
+    return Choice(node, frozenset(needed(problem, node)), cost, cost)
 
 
 def _saved(problem: Problem, nodes: Sequence[int], used: set[int]) -> int:
@@ -68,14 +68,3 @@ def _again(problem: Problem, nodes: Sequence[int], *, dear: bool) -> Choice | No
 
 def _nodes(choice: Choice) -> frozenset[int]:
     return frozenset(choice.node[owner] for owner in choice.used)
-
-
-def _used(problem: Problem, node: Sequence[int]) -> frozenset[int]:
-    seen: set[int] = set()
-    waiting = list(problem.roots)
-    while waiting:
-        owner = waiting.pop()
-        if owner not in seen:
-            seen.add(owner)
-            waiting += problem.children[node[owner]]
-    return frozenset(seen)

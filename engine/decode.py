@@ -189,10 +189,10 @@ class _Decoder:
             self.sizes.setdefault(value.node.expr, self.env[node])
 
     def _size(self, value: Any) -> Any:
-        """A number for the new graph: an int, or the node that computes an expression."""
+        """A number for the new graph, or the node that computes an expression."""
         expr = value.node.expr
-        if expr.is_Integer:
-            return int(expr)
+        if not expr.free_symbols:
+            return value.node.pytype(expr)
         if expr not in self.sizes:
             self.sizes[expr] = self._make_size(expr)
         return self.sizes[expr]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -32,13 +32,17 @@ from .steer import broadcast_leads, order_numbers
 from .world import EvaluateError, MetaFacts
 
 # What evaluating torch code on unsuitable arguments may raise.
-TORCH_ERRORS = (EvaluateError, RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
+TORCH_ERRORS = (
+    *(EvaluateError, RuntimeError, IndexError, ValueError, TypeError, NotImplementedError),
+    OverflowError,  # an infinity as an integer
+)
 
 _SIZES = (2, 3, 1, 4, 5, 2, 3, 7, 8)
 # Single twice: half types hide a rounding, and nothing wider than double shows one.
 _FLOATS = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _LEADS = (0, 1, 2, 1, 2, 3)  # how many dims `...` stands for
+_COUNTS = (1, 2, 3, 2, 3, 4)  # tensors of a list
 _LARGEST = 1 << 12  # elements per tensor
 # Kernels that read some inputs as if they were contiguous, whatever their strides; the torch
 # functions above them see to it that they are.
@@ -46,6 +50,7 @@ _NEED_CONTIGUOUS = frozenset(
     {
         *("native_group_norm", "native_group_norm_backward", "native_layer_norm_backward"),
         *("_native_batch_norm_legit_no_training", "native_batch_norm_backward"),
+        "F.batch_norm",  # its backward
     }
 )
 
@@ -201,17 +206,36 @@ class Search:
             spec = TensorSpec(shapes[name], dtypes[name], self._layout(len(shapes[name])))
             if spec.numel > _LARGEST:
                 raise EvaluateError("too large")
-            tensors[name] = tuple([spec] * self.random.randint(1, 3)) if kind.is_list else spec
+            tensors[name] = self._listed(spec, kind) if kind.is_list else spec
         metas = {
             name: torch.empty(shapes[name], dtype=dtypes[name], device="meta")
             for name in self.tensor_vars
         }
-        constants = self._constants(metas, sizes)
+        lists = {
+            name: [torch.empty(one.shape, dtype=one.dtype, device="meta") for one in item]
+            for name, item in tensors.items()
+            if isinstance(item, tuple)
+        }
+        constants = self._constants(metas, lists, sizes)
         how = {
             name: how_pool(op, placed, metas, self.random)
             for name, (op, placed) in self.how_ops.items()
         }
         return Structure(tensors, constants, how, self.marks)
+
+    def _listed(self, spec: TensorSpec, kind: TensorType) -> tuple[TensorSpec, ...]:
+        """Tensors of a list; where each has its own sizes, they mostly differ in one dim, so that
+        a cat takes them."""
+        count = self.random.choice(_COUNTS)
+        rank = len(spec.shape)
+        if not kind.any_sizes or not rank or self.random.random() < 0.2:
+            return (spec,) * count
+        dim = self.random.randrange(rank)
+        lengths = [self.random.choice(_SIZES) for _ in range(count)]
+        return tuple(
+            replace(spec, shape=(*spec.shape[:dim], length, *spec.shape[dim + 1 :]))
+            for length in lengths
+        )
 
     def _dtypes(self) -> dict[str, torch.dtype]:
         """Mostly one dtype for all variables that allow it."""
@@ -288,11 +312,11 @@ class Search:
             near = [n + step for n in extra for step in (-1, 0, 1) if n + step >= 0]
             chosen = near if near and self.random.random() < 0.25 else pool
             sizes[letter] = common if equal else self.random.choice(chosen)
-        for kind in self.tensor_vars.values():
-            if kind.lead is not None:
+        for name, kind in self.tensor_vars.items():
+            if kind.lead is not None or kind.any_sizes:
                 rank = self.random.choice(_LEADS)
                 lead = tuple(self.random.choice(pool) for _ in range(rank))
-                sizes.setdefault(f"...{kind.lead}", lead)
+                sizes.setdefault(f"...{name if kind.any_sizes else kind.lead}", lead)
         for name, value in self.fixed.items():
             if isinstance(value, (int, tuple)) and name in sizes:
                 sizes[name] = value
@@ -309,6 +333,8 @@ class Search:
         shapes = {}
         for name, kind in self.tensor_vars.items():
             lead = () if kind.lead is None else sizes[f"...{kind.lead}"]
+            if kind.any_sizes:
+                lead = sizes[f"...{name}"]
             shapes[name] = (*lead, *(scope.value(dim) for dim in kind.dims))
         return shapes
 
@@ -318,7 +344,10 @@ class Search:
         return self.random.choice(LAYOUTS)
 
     def _constants(
-        self, metas: Mapping[str, torch.Tensor], sizes: Mapping[str, Any]
+        self,
+        metas: Mapping[str, torch.Tensor],
+        lists: Mapping[str, Sequence[torch.Tensor]],
+        sizes: Mapping[str, Any],
     ) -> dict[str, Any]:
         drawn: dict[str, Any] = {}
         for name, kind in self.rule.vars.items():
@@ -335,7 +364,7 @@ class Search:
             if name in drawn:
                 drawn[name] = DTYPES.get(value, value) if isinstance(value, str) else value
         free = set(drawn) - set(self.fixed)
-        scope: dict[str, Any] = {**metas, **sizes, DEVICE: torch.device("cpu")}
+        scope: dict[str, Any] = {**metas, **lists, **sizes, DEVICE: torch.device("cpu")}
         for condition in self.conditions:
             self._steer(condition, drawn, free, scope)
         return drawn

@@ -103,10 +103,10 @@ class Not(Expr):
 
 @dataclass(frozen=True)
 class Item(Expr):
-    """`base[index]`: one result of an op with several."""
+    """`base[index]`: one result of an op with several; the index is a number or a variable."""
 
     base: Expr
-    index: int
+    index: Expr
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ _CHILDREN: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
     Not: lambda expr: (expr.value,),
     Compare: lambda expr: (expr.first, *expr.rest),
     Logic: lambda expr: expr.parts,
-    Item: lambda expr: (expr.base,),
+    Item: lambda expr: (expr.base, expr.index),
 }
 
 
@@ -144,7 +144,7 @@ _REMADE: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = {
     Not: lambda expr, parts: Not(*parts, span=expr.span),
     Compare: lambda expr, parts: Compare(parts[0], expr.ops, parts[1:], span=expr.span),
     Logic: lambda expr, parts: Logic(expr.op, parts, span=expr.span),
-    Item: lambda expr, parts: Item(parts[0], expr.index, span=expr.span),
+    Item: lambda expr, parts: Item(*parts, span=expr.span),
 }
 
 

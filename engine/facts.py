@@ -75,6 +75,11 @@ def size(world: Facts, x: Any, dim: int) -> Any:
     return sizes[dim]
 
 
+def lengths(world: Facts, xs: Any, dim: int) -> tuple[Any, ...]:
+    """The size of one dim of each tensor of the list `xs`."""
+    return tuple(size(world, x, dim) for x in xs)
+
+
 def numel(world: Facts, x: Any) -> Any:
     """The number of elements of `x`."""
     return product(shape(world, x))
@@ -113,8 +118,8 @@ def same_shape(world: Facts, *xs: Any) -> Answer:
 
 
 def same_dtype(world: Facts, *xs: Any) -> bool:
-    """Whether all have the same dtype."""
-    return len({dtype(world, x) for x in xs}) == 1
+    """Whether all (tensors, lists of tensors) have the same dtype."""
+    return len({dtype(world, one) for x in xs for one in (x if isinstance(x, list) else [x])}) == 1
 
 
 def same_device(world: Facts, *xs: Any) -> bool:
@@ -259,7 +264,7 @@ def feeds_comparison(world: Facts, x: Any) -> Answer:
 
 _ABOUT_GRAPH = (is_weight, is_frozen, is_input, before, users, feeds_comparison)
 _ABOUT_VALUES = (
-    *(dtype, rank, shape, size, numel, strides, contiguous, device, placed),
+    *(dtype, rank, shape, size, lengths, numel, strides, contiguous, device, placed),
     *(same_shape, same_dtype, same_device, broadcastable, broadcasts_to, promoted),
     *(is_floating, is_integral, is_half, bits, lossless, rounded, largest_value),
     *(finite, negative_zero, given),

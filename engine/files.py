@@ -15,7 +15,7 @@ from .source import Problems
 
 RULES = Path(__file__).resolve().parent.parent / "rules"
 # Data under rules/ that is not made of entries.
-_OTHER = ("schedule.yaml", "targets")
+_OTHER = ("schedule.yaml", "targets", "rule_sets")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -16,6 +17,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from .metadata import SYMBOLIC, Constants, Metadata, fake_mode, meta_key
 from .ops import OpTable
 from .views import size_expression
+
+_STARTS = (7, 30, 101)  # sizes at which two ways to write one are compared
 
 
 def graph_problems(gm: fx.GraphModule, table: OpTable) -> list[str]:
@@ -50,7 +53,7 @@ def _node_problems(node: fx.Node, metadata: Metadata) -> Iterator[str]:
         if not _symbols((said, inputs)):  # else it may only have wanted to know a size
             yield f"{node.name}: {node.target} raises {type(error).__name__}: {_first_line(error)}"
         return
-    if _facts(said) != _facts(found):
+    if not _agree(_facts(said), _facts(found)):
         yield f"{node.name} is said to be {_facts(said)}; {node.target} gives {_facts(found)}"
 
 
@@ -76,6 +79,23 @@ def _facts(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_facts, value))
     return meta_key(value)
+
+
+def _agree(left: Any, right: Any) -> bool:
+    """Whether facts are the same; sizes that are written differently are compared by value."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(map(_agree, left, right))
+    if left == right:
+        return True
+    if not (isinstance(left, sympy.Basic) or isinstance(right, sympy.Basic)):
+        return False
+    one, other = sympy.sympify(left), sympy.sympify(right)
+    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
+    return all(
+        one.subs(values) == other.subs(values)
+        for start in _STARTS
+        for values in [{symbol: start + 2 * at for at, symbol in enumerate(symbols)}]
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from .rule import Rule, TensorType, VarType
 # `each(op, xs)`: its first argument is the name of an op, not a variable.
 EACH = "each"
 ON_NUMBERS = ("min", "max", "abs", "len")
+ON_LISTS = ("head", "tail")  # of shapes, and of lists of tensors
 
 
 def tensor_vars(kinds: Mapping[str, VarType]) -> set[str]:
@@ -41,7 +42,7 @@ def is_tensor(expr: Expr, tensors: Set[str]) -> bool:
         case Name(id=name):
             return name in tensors
         case Call(fn=fn, args=args):
-            if fn in ON_NUMBERS:
+            if fn in ON_NUMBERS or fn in ON_LISTS:
                 return any(is_tensor(arg, tensors) for arg in args)
             return fn not in PREDICATES
         case Item(base=base):

@@ -247,8 +247,11 @@ class Matcher:
         return {**values, **self._handles(row, refs)}
 
     def _constant(self, name: str, value: Any, index: int, place: int, row: Sequence[int]) -> Any:
-        """A constant as the type of its variable reads it: one number, where it can be one."""
+        """A constant as the type of its variable reads it: one number, where it can be one; next
+        to a float tensor a whole number is a float."""
         kind = self.rule.vars.get(name)
+        if kind == ConstType("float") and type(value) is int and self._real(index, row):
+            return float(value)
         if not isinstance(kind, ConstType) or kind.kind not in ("any", "int"):
             return value
         rank = 0

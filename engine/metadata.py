@@ -44,7 +44,7 @@ def constant_key(value: Any) -> Hashable:
         return ("tuple", *map(constant_key, value))
     if isinstance(value, SYMBOLIC):
         expr = value.node.expr
-        return constant_key(int(expr)) if expr.is_Integer else ("symbol", expr)
+        return ("symbol", expr) if expr.free_symbols else constant_key(value.node.pytype(expr))
     try:
         hash(value)
     except TypeError:
@@ -245,18 +245,29 @@ class Metadata:
 
 
 def _no_new_guards(shape_env: ShapeEnv) -> AbstractContextManager[None]:
-    """Inside, a call that would specialise a symbolic size raises."""
+    """Inside, a call that would specialise a symbolic size raises a RuntimeError that says
+    "Guard attempted", and leaves no guard behind."""
     refuse = getattr(shape_env, "error_on_new_guards", None)  # torch 2.13 and newer
-    return _watch_guards(shape_env) if refuse is None else refuse()
+    return refuse_guards(shape_env) if refuse is None else refuse()
 
 
 @contextmanager
-def _watch_guards(shape_env: ShapeEnv) -> Iterator[None]:
-    """Raises afterwards: the guard stays, which may cost a recompile but is never wrong."""
-    before = len(shape_env.guards)
-    yield
-    if len(shape_env.guards) > before:
-        raise ValueError(f"would guard on {shape_env.guards[-1].expr}")
+def refuse_guards(shape_env: ShapeEnv) -> Iterator[None]:
+    """What `error_on_new_guards` does, where torch has only the question whether the guards
+    are frozen, asked before each new one."""
+
+    def refuse(expression: Any, value: Any) -> None:
+        raise RuntimeError(f"Guard attempted: {expression} == {value}")
+
+    before = shape_env.__dict__.get("_check_frozen")
+    shape_env._check_frozen = refuse  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        if before is None:
+            del shape_env._check_frozen
+        else:
+            shape_env._check_frozen = before  # type: ignore[method-assign]
 
 
 def fake_mode(values: Sequence[Any]) -> FakeTensorMode | None:

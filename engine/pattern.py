@@ -222,7 +222,7 @@ class _Compiler:
                 name = "neg" if self.operators is None else "operator.neg"
                 return self.build(self.op(name), {0: value}, expr, None)
             case Item(base=base, index=index):
-                return self.build(GETITEM, {0: base, 1: Literal(index)}, expr, None)
+                return self.build(GETITEM, {0: base, 1: index}, expr, None)
         raise PatternError(f"{type(expr).__name__} has no place in a left side")
 
     def op(self, name: str) -> Op:

@@ -20,6 +20,9 @@ _INTS = (0, 1, 2, -1, 3, -2, 4, 5)
 _FLOATS = (1.0, 0.5, 2.0, 0.0, -1.5, 1e-5, 3.0, -0.0, math.inf, -math.inf, math.nan, 100.0)
 
 
+_SHAPES = ((2, 3), (6,), (3, 2), (1, 6), (2, 1, 3), ())
+
+
 def constant_pool(
     kind: str, mentioned: Sequence[Any], sizes: Mapping[str, Any], random: Random
 ) -> list[Any]:
@@ -37,9 +40,10 @@ def constant_pool(
 
 
 def dims_pool(metas: Iterable[torch.Tensor], random: Random) -> list[Any]:
-    """Dims, permutations and shapes that fit one of the tensors."""
+    """Dims, permutations and shapes that fit one of the tensors, or some shape where none is."""
     pool: list[Any] = []
-    for meta in metas:
+    alone = [torch.empty(random.choice(_SHAPES), device="meta")]
+    for meta in list(metas) or alone:
         rank, shape = meta.dim(), tuple(meta.shape)
         order = list(range(rank))
         random.shuffle(order)
@@ -53,7 +57,7 @@ def dims_pool(metas: Iterable[torch.Tensor], random: Random) -> list[Any]:
             tuple(random.choice((1, 2)) for _ in shape),
         ]
         pool += [tuple(random.choice((0, 1, 2)) for _ in range(2 * random.randint(0, rank)))]
-    return pool or [()]
+    return pool
 
 
 def _merged(shape: tuple[int, ...], random: Random) -> tuple[int, ...]:

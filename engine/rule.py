@@ -33,12 +33,14 @@ DTYPE_WORDS: Mapping[str, tuple[str, ...]] = {
 @dataclass(frozen=True)
 class TensorType:
     """`float[..., n]`. `dims` holds size expressions; `lead` is the name of the leading
-    `...` (`""` for the plain one, `"a"` for `...a`) or None where there is none."""
+    `...` (`""` for the plain one, `"a"` for `...a`) or None where there is none. `any_sizes`: a
+    list (`list[float]`) whose tensors may each have sizes and a rank of their own."""
 
     dtypes: tuple[str, ...]
     dims: tuple[Expr, ...]
     lead: str | None = None
     is_list: bool = False
+    any_sizes: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from .block_choices import BlockChoices
 from .fields import KINDS, STAGES, FieldSpec
 from .loop_choices import LoopChoices
 from .rule import NUMERICS
@@ -90,6 +91,23 @@ _FORMS: Mapping[str, Mapping[str, Any]] = {
 
 _NUMBER: Mapping[str, Any] = {"type": "number", "minimum": 0}
 _WHOLE_NUMBER: Mapping[str, Any] = {"type": "integer", "minimum": 1}
+
+
+def _section(doc: str, kind: type) -> Mapping[str, Any]:
+    return {
+        "description": doc,
+        "type": "object",
+        "properties": {
+            one.name: {
+                "description": one.metadata["doc"],
+                **(_WHOLE_NUMBER if one.metadata["whole"] else _NUMBER),
+            }
+            for one in fields(kind)
+        },
+        "additionalProperties": False,
+    }
+
+
 _TARGET: Mapping[str, Any] = {
     "doc": {"description": "What machine this is.", "type": "string"},
     "name": {"description": "The file's name without .yaml.", "type": "string"},
@@ -113,18 +131,8 @@ _TARGET: Mapping[str, Any] = {
     "view": {"description": "Seconds that keeping one more node costs.", **_NUMBER},
     "memory": {"description": "Seconds per byte of a folded constant.", **_NUMBER},
     "base": {"description": "The built-in target that gives what is left out.", "type": "string"},
-    "loops": {
-        "description": "What shapes loops; cpu.yaml gives what is left out.",
-        "type": "object",
-        "properties": {
-            one.name: {
-                "description": one.metadata["doc"],
-                **(_WHOLE_NUMBER if one.metadata["whole"] else _NUMBER),
-            }
-            for one in fields(LoopChoices)
-        },
-        "additionalProperties": False,
-    },
+    "loops": _section("What shapes loops; cpu.yaml gives what is left out.", LoopChoices),
+    "blocks": _section("What shapes blocks on a GPU; h200.yaml gives the rest.", BlockChoices),
 }
 _STAGE: Mapping[str, Any] = {"enum": list(STAGES)}
 _PHASE: Mapping[str, Any] = {

@@ -101,7 +101,10 @@ class Search:
     def _swap(self, owner: int) -> bool:
         """Gives a class the first of its nodes that makes the whole cheaper."""
         return any(
-            index != self.node[owner] and self.valid[index] and self._try([(owner, index)])
+            index != self.node[owner]
+            and self.valid[index]
+            and not self._hopeless(owner, index)
+            and self._try([(owner, index)])
             for index in self.problem.members[owner]
         )
 

@@ -73,6 +73,18 @@ def dag_cost(problem: Problem, node: Sequence[int]) -> int | None:
     return total
 
 
+def needed(problem: Problem, node: Sequence[int]) -> set[int]:
+    """The classes that the roots need under a choice."""
+    found: set[int] = set()
+    waiting = list(problem.roots)
+    while waiting:
+        owner = waiting.pop()
+        if owner not in found:
+            found.add(owner)
+            waiting += problem.children[node[owner]]
+    return found
+
+
 def topological(problem: Problem, node: Sequence[int]) -> list[int] | None:
     """A place for every class such that chosen children come first; None on a cycle.
     Classes without a node come last."""

@@ -110,6 +110,11 @@ def replaced(shape: Shape, dim: int, length: Any) -> Shape:
     return (*shape[:place], length, *shape[place + 1 :])
 
 
+def along(rank: int, dim: int, length: Any) -> Shape:
+    """The shape of a vector of that length laid along `dim`: ones elsewhere."""
+    return replaced((1,) * rank, dim, length)
+
+
 def without(shape: Shape, dims: Any) -> Shape:
     """`shape` (or a permutation) without the entries at `dims`."""
     dropped = {axis(len(shape), dim) for dim in _as_tuple(dims)}
@@ -117,12 +122,12 @@ def without(shape: Shape, dims: Any) -> Shape:
 
 
 def head(shape: Shape, count: int) -> Shape:
-    """The first `count` sizes; all but the last -count where it is negative."""
+    """The first `count` sizes (or tensors of a list); all but the last -count where negative."""
     return tuple(shape[:count])
 
 
 def tail(shape: Shape, count: int) -> Shape:
-    """The last `count` sizes."""
+    """The last `count` sizes, or tensors of a list."""
     return tuple(shape[len(shape) - count :])
 
 
@@ -170,12 +175,17 @@ def product_of(shape: Shape) -> Any:
     return product(shape)
 
 
+def total(values: Shape) -> Any:
+    """The sum of some numbers: where a part of a split starts, as `total(head(sizes, 2))`."""
+    return sum(values)
+
+
 def _as_tuple(dims: Any) -> tuple[int, ...]:
     return dims if isinstance(dims, tuple) else (dims,)
 
 
 SHAPE_FUNCTIONS = (
     *(axis, all_dims, swapped, reversed_dims, moved, composed, inverse),
-    *(unsqueezed, squeezed, flattened, unflattened, resolved, replaced, without),
-    *(head, tail, broadcast, default_dtype, either, pair, square_root, product_of),
+    *(unsqueezed, squeezed, flattened, unflattened, resolved, replaced, along, without),
+    *(head, tail, broadcast, default_dtype, either, pair, square_root, product_of, total),
 )

@@ -22,6 +22,7 @@ from .chaos import CHEAPEST, disturbed
 from .cost import CostModel
 from .deciding import deciding_nodes
 from .decode import DecodeError, decode
+from .draws import loses_draws
 from .effects import Effects, effects_of
 from .egraph import LEAF, EGraph
 from .encode import Encoding, encode
@@ -214,7 +215,8 @@ class StageRun:
         if isinstance(encoding, str):
             return StageResult(self.gm, self.report("skipped", encoding))
         self._warn()
-        if self.applier is None or not self.applier.firings:
+        repeats = self.stage == "post_grad" and _repeats(encoding)
+        if self.applier is None or not (self.applier.firings or repeats):
             return StageResult(self.gm, self.report("unchanged", "no rule fired"))
         choice, classes, problem = self._extract(encoding)
         self.choice = choice
@@ -222,12 +224,14 @@ class StageRun:
         others = tuple(self._others(encoding, choice, classes, problem))
         firings = self.applier.firings
         checks = tuple(dict.fromkeys(c for firing in firings for c in firing.checks))
-        if self._as_it_was(encoding):
+        if self._as_it_was(encoding) and not repeats:
             report = self.report("unchanged", "nothing is cheaper")
             return StageResult(self.gm, report, checks if others else (), others)
         self.cost_after = choice.cost
         new = self._decoded(encoding, choice, classes)
         self._tick("decode")
+        if self.stage != "post_grad" and loses_draws(self.gm, new):
+            return StageResult(self.gm, self.report("unchanged", "a random draw would be lost"))
         return StageResult(new, self.report("changed", "", new), checks, others)
 
     @staticmethod
@@ -460,6 +464,12 @@ def compiled_pattern(rule: Rule, table: OpTable) -> Pattern:
             _PATTERNS.clear()
         found = _PATTERNS[key] = (rule, table, compile_rule(rule, table))
     return found[2]
+
+
+def _repeats(encoding: Encoding) -> bool:
+    """Whether two calls of the graph are one node of the e-graph, which is computed once."""
+    calls = [made for node, made in encoding.classes.items() if node.op == "call_function"]
+    return len(set(calls)) < len(calls)
 
 
 def _calls(gm: fx.GraphModule) -> int:

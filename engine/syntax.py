@@ -402,9 +402,11 @@ def _item(reader: _Reader, node: Any) -> Expr:
     match reader.convert(node.slice):
         case Literal(value=None) as refused if len(reader.errors) > before:
             return refused
-        case Literal(value=int(index)) if not isinstance(index, bool):
+        case Literal(value=int(place)) as index if not isinstance(place, bool):
             return Item(reader.convert(node.value), index, span=reader.span(node))
-    reader.refuse(node, "a result is picked with a plain number", "topk(x, k)[1]")
+        case Name() as index:
+            return Item(reader.convert(node.value), index, span=reader.span(node))
+    reader.refuse(node, "a result is picked with a number or a name", "topk(x, k)[1]")
 
 
 def _field(reader: _Reader, node: Any) -> Expr:

@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from .block_choices import BlockChoices
+from .choices import Section, read_choices
 from .files import RULES
-from .loop_choices import LoopChoices, read_loop_choices
+from .loop_choices import LoopChoices
 from .rule import DTYPE_WORDS
 from .settings import Settings, read_settings
 
-_NO_NUMBERS = ("name", "device", "flops", "loops")
+# What shapes kernels, and the built-in target that has all of it.
+_SECTIONS = {"loops": "cpu", "blocks": "h200"}
+_NO_NUMBERS = ("name", "device", "flops", *_SECTIONS)
 _WHOLE = ("units", "tile")
 
 
@@ -30,7 +35,8 @@ class Target:
     share of a launch that one reduction pays, since neighbours of one domain become one kernel.
     `strided` is how much longer it takes to read rows that lie apart, as a share of their
     traffic. `view` is what keeping one more node costs at all, `memory` the price of a byte of a
-    constant folded at compile time. `loops` shapes the loops of kernels.
+    constant folded at compile time. `loops` shapes the loops of kernels, `blocks` what the
+    programs of a GPU's kernel share out among them.
     """
 
     name: str
@@ -49,6 +55,7 @@ class Target:
     view: float
     memory: float
     loops: LoopChoices
+    blocks: BlockChoices
 
     def matrix_rate(self, dtype: str) -> float:
         """Peak matrix flops for a dtype; `any` where the file does not list it."""
@@ -80,7 +87,8 @@ def named_target(name: str) -> Target:
 
 def read_target(path: Path) -> Target:
     """The target in a file. What the file leaves out is that of its `base`, a built-in target;
-    `loops` may always be left out, or some of them: they are those of `base`, or of `cpu`.
+    `loops` and `blocks` may always be left out, or some of them: they are those of `base`, or of
+    `cpu` and `h200`.
 
     Raises RuleErrors with every mistake and its place.
     """
@@ -89,7 +97,7 @@ def read_target(path: Path) -> Target:
     settings.only(("doc", "base", *known), "a target")
     base = _base(settings)
     if base is None:
-        settings.need([name for name in known if name != "loops"], "a target")
+        settings.need([name for name in known if name not in _SECTIONS], "a target")
     rates = _rates(settings.map("flops"), {} if base is None else base.flops)
     numbers: dict[str, float] = {
         key: settings.number(key, getattr(base, key, 1.0), whole=key in _WHOLE)
@@ -97,9 +105,12 @@ def read_target(path: Path) -> Target:
         if key not in _NO_NUMBERS
     }
     texts = {key: settings.text(key, getattr(base, key, "")) for key in ("name", "device")}
-    choices = read_loop_choices(settings.map("loops"), _base_loops(path, base))
+    sections: dict[str, Any] = {
+        "loops": _section(LoopChoices, settings, "loops", path, base),
+        "blocks": _section(BlockChoices, settings, "blocks", path, base),
+    }
     settings.finish()
-    return Target(**{**texts, **numbers, "flops": rates, "loops": choices})  # type: ignore[arg-type]
+    return Target(**{**texts, **numbers, "flops": rates, **sections})
 
 
 def _base(settings: Settings) -> Target | None:
@@ -115,12 +126,19 @@ def _base(settings: Settings) -> Target | None:
     return load_target(name)
 
 
-def _base_loops(path: Path, base: Target | None) -> LoopChoices | None:
-    """The loops that fill gaps in those of a file; None for the file that must have them all."""
+def _section(
+    kind: type[Section], settings: Settings, name: str, path: Path, base: Target | None
+) -> Section:
+    """A section of a file. What fills its gaps is that of `base`, or of the built-in target that
+    has all of it."""
     if base is not None:
-        return base.loops
-    complete = RULES / "targets" / "cpu.yaml"
-    return None if path.resolve() == complete.resolve() else load_target("cpu").loops
+        known: Section = getattr(base, name)
+        return read_choices(kind, settings.map(name), name, known)
+    complete = RULES / "targets" / f"{_SECTIONS[name]}.yaml"
+    if path.resolve() == complete.resolve():
+        return read_choices(kind, settings.map(name), name, None)
+    whole = read_choices(kind, read_settings(complete).map(name), name, None)
+    return read_choices(kind, settings.map(name), name, whole)
 
 
 def _rates(flops: Settings, default: Mapping[str, float]) -> Mapping[str, float]:

@@ -21,6 +21,7 @@ from .evaluate import TensorWorld, evaluate, holds
 from .expr import Call, Expr, Name
 from .op import Bound, Op
 from .ops import OpTable
+from .repaired import repaired_calls
 from .rule import Rule, RuleBook
 from .signature import Form, form_of
 from .source import fail
@@ -53,7 +54,8 @@ def decomposition_table(
     book: RuleBook, table: OpTable
 ) -> dict[torch._ops.OpOverload, Decomposition]:
     """The decompositions of all rules of stage "trace", in file order for each op, then those
-    that torch has for the ops that entries of kind `decompose` name.
+    that torch has for the ops that entries of kind `decompose` name. Calls that this version of
+    torch knows wrong metadata of come first.
 
     Raises RuleErrors where such a rule matches more than one op call.
     """
@@ -68,7 +70,7 @@ def decomposition_table(
         for target in op.overloads:
             if isinstance(target, torch._ops.OpOverload):
                 found[target] = _decomposition(target, tuple(patterns), table)
-    return chained(found, borrowed_decompositions(book.decompose))
+    return chained(repaired_calls(), found, borrowed_decompositions(book.decompose))
 
 
 def chained(

@@ -31,6 +31,8 @@ def parse_type(text: str, place: Span | Place) -> VarType:
         raise _unknown_type(text, where)
     word, inside = found.groups()
     start = found.start(2)
+    if word == "list" and inside.strip() in DTYPE_WORDS:
+        return TensorType(DTYPE_WORDS[inside.strip()], (), None, is_list=True, any_sizes=True)
     if word == "list":
         element = parse_type(inside.strip(), _Shifted(where, start + _indent(inside)))
         if not isinstance(element, TensorType) or element.is_list:

@@ -105,14 +105,15 @@ class Values:
         )
 
     def renew(self, source: fx.Node, copied: fx.Node) -> None:
-        """Gives a copy of `source` a value of its own where it is a view of its first operand,
-        in whose place it reads other fake memory."""
-        value, operands = value_of(source), copied.all_input_nodes
-        if not isinstance(value, torch.Tensor) or not operands:
-            return
-        old, new = value_of(source.all_input_nodes[0]), operands[0].meta.get(self.key)
-        if shares_memory(old, value) and not shares_memory(old, new):
-            copied.meta[self.key] = self.run(copied)
+        """Gives a copy of `source` a value of its own where a result is a view of an operand in
+        whose place it reads other fake memory."""
+        value = value_of(source)
+        pairs = zip(source.all_input_nodes, copied.all_input_nodes, strict=False)
+        for old, new in pairs:
+            before, now = value_of(old), new.meta.get(self.key)
+            if shares_memory(before, value) and not shares_memory(before, now):
+                copied.meta[self.key] = self.run(copied)
+                return
 
     def run(self, made: fx.Node) -> Any:
         """The value of `made`. New strides may need a guard that the old ones did not."""

@@ -30,9 +30,11 @@ _FACTOR = 8.0  # how much more than the runs that were moved another run may dif
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Moves inexact results up or down; `sign` tells the two runs apart."""
+    """Moves inexact results up or down; `sign` tells two opposite runs apart, `seed` pairs of
+    them: the moves of one pair may cancel out in a result."""
 
     sign: int
+    seed: int = 0
 
     def __call__(self, scalar: Scalar, value: torch.Tensor) -> torch.Tensor:
         if not value.dtype.is_floating_point or scalar.op in _EXACT:
@@ -42,13 +44,13 @@ class Disturbance:
             if scalar.value in _EXTREMES:
                 return value
             units += max(value.numel(), 1) ** 0.5 / 4 if scalar.op == "scan" else _UNITS
-        generator = torch.Generator().manual_seed(scalar.serial)
+        generator = torch.Generator().manual_seed(scalar.serial + 65536 * self.seed)
         up = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int8)
         step = (up * 2 - 1).to(value.dtype) * (self.sign * units * torch.finfo(value.dtype).eps)
         return value + value * step
 
 
-DISTURBANCES = (Disturbance(1), Disturbance(-1))
+DISTURBANCES = tuple(Disturbance(sign, seed) for seed in range(2) for sign in (1, -1))
 
 
 def differing(

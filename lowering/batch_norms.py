@@ -17,7 +17,16 @@ from torch import fx
 from .loops import Scalar
 from .norms import Parameters, last
 from .promotion import FLOATS, opmath
-from .reductions import Row, Space, count_scalar, fold, moments, partial, space_over
+from .reductions import (
+    Row,
+    Space,
+    count_scalar,
+    fold,
+    moments,
+    partial,
+    plain_mean,
+    space_over,
+)
 from .values import Value
 from .views import Lower
 from .work import Declined, Work, wanted
@@ -94,7 +103,7 @@ def _normalised(
         raise Declined
     metas, read = node.meta["val"], wanted(node)
     space = space_over(x.shape, (0, *range(2, len(x.shape))))
-    average, spread = moments(work, node, x, space, dtype, 0.0)
+    average, spread = moments(work, node, x, space, dtype, 0.0, plain_mean)
     variance = partial(work, node, "var", space, spread)
     shifted = make("add", (variance(), work.builder.const(float(eps), dtype)), dtype)
     scale = partial(work, node, "rstd", replace(space, raxes=()), make("rsqrt", (shifted,), dtype))

@@ -36,6 +36,8 @@ class Coins:
 def native_dropout(work: Work, node: fx.Node, x: Value, p: Any, train: Any) -> list[Value]:
     """x * mask * (1 / (1 - p)), and the mask."""
     out, mask = node.meta["val"]
+    if work.device != "cpu":
+        raise Declined
     if x.dtype not in FLOATS or not isinstance(p, int | float) or train is False or 0 in x.shape:
         raise Declined
     chance = 1.0 - p
@@ -44,7 +46,15 @@ def native_dropout(work: Work, node: fx.Node, x: Value, p: Any, train: Any) -> l
     work.extern(
         node, target=Coins(chance), args=layout, kwargs={}, outs=(drawn.name,), ordered=True
     )
-    kept, dtype, make = Stored(drawn), opmath(x.dtype), work.builder.make
+    kept = Stored(drawn)
+    return [dropped(work, node, out, x, kept, chance), kept]
+
+
+def dropped(
+    work: Work, node: fx.Node, out: torch.Tensor, x: Value, kept: Value, chance: float
+) -> Stored:
+    """x * kept * (1 / chance), a result that looks like `out`."""
+    dtype, make = opmath(x.dtype), work.builder.make
 
     def value(index: Indices) -> Scalar:
         item = work.builder.cast(work.load(x, index), dtype)
@@ -52,7 +62,7 @@ def native_dropout(work: Work, node: fx.Node, x: Value, p: Any, train: Any) -> l
         scale = work.builder.const(0.0 if chance == 0 else 1.0 / chance, dtype)
         return make("mul", (make("mul", (item, coin), dtype), scale), dtype)
 
-    return [work.pointwise(node, out, value), kept]
+    return work.pointwise(node, out, value)
 
 
 def _sizes(values: Sequence[Size]) -> tuple[int | SizeValue, ...]:

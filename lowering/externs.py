@@ -26,7 +26,7 @@ from .work import LoweringError, Work
 
 VALUES = (Stored, Computed, Mapped)
 # Ops whose result holds nothing yet.
-_FRESH = frozenset(
+UNFILLED = frozenset(
     (
         torch.ops.aten.empty.memory_format,
         torch.ops.aten.empty_like.default,
@@ -188,7 +188,7 @@ def _overwritten(node: fx.Node) -> list[fx.Node]:
     fresh = [
         item
         for item in found
-        if isinstance(item, fx.Node) and item.target in _FRESH and len(item.users) == 1
+        if isinstance(item, fx.Node) and item.target in UNFILLED and len(item.users) == 1
     ]
     # Two results that hold nothing yet are equal, so they may have become one node.
     return fresh if len(set(fresh)) == len(found) else []

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..engine.loop_choices import LoopChoices
 from ..engine.rule import FuseRule
+from ..engine.target import load_target
 from .dependence import Graph, Node
 from .index import Axis, as_index
 from .join import Joiner
@@ -87,20 +89,23 @@ class FusionReport:
         return asdict(self)
 
 
-def fuse(program: Program, rules: Sequence[FuseRule]) -> tuple[Program, FusionReport]:
-    """`program` with nests joined as `rules` allow, and what was done.
+def fuse(
+    program: Program, rules: Sequence[FuseRule], loops: LoopChoices | None = None
+) -> tuple[Program, FusionReport]:
+    """`program` with nests joined as `rules` allow, and what was done. `loops` are those of the
+    target "cpu" unless given.
 
     Raises ConditionError for a rule that asks for an unknown fact, and CycleError where the
     rules let steps join that then wait for each other.
     """
-    return _Fusion(program, rules).run()
+    return _Fusion(program, rules, loops or load_target("cpu").loops).run()
 
 
 class _Fusion:
-    def __init__(self, program: Program, rules: Sequence[FuseRule]) -> None:
+    def __init__(self, program: Program, rules: Sequence[FuseRule], loops: LoopChoices) -> None:
         self._program = program
         builder = Builder()
-        steps = unroll([_imported(step, builder) for step in program.steps], builder)
+        steps = unroll([_imported(step, builder) for step in program.steps], builder, loops)
         names = dict.fromkeys(name for step in steps for name in step.origins)
         self._graph = Graph(program, steps)
         joiner = Joiner(builder, program.buffers)

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from .externs import operand
-from .index import Size, as_index
+from .index import ASSERTED, Size, as_index
 from .loops import Scalar, SizeValue, Store, View, varies
 from .promotion import INTS
 from .ranges import Range, at_most, inside, interval
@@ -69,12 +69,14 @@ def _made(arg: Any) -> Any:
 
 def guard(work: Work, node: fx.Node, wanted: Sequence[Wanted]) -> list[str]:
     """For each index tensor the flag that says whether it is in range, "" where that is known
-    or nothing is read through it.
+    or nothing is read through it; `ASSERTED` on devices that would have to be waited for.
 
     Raises Declined, before anything is appended, for what is no index.
     """
     if any(one.value.dtype not in INTS or one.size == 0 for one in wanted):
         raise Declined
+    if work.device != "cpu":
+        return ["" if _safe(work, one) else ASSERTED for one in wanted]
     flags = [_flag(work, node, one) for one in wanted]
     news = [flag for flag, new in flags if new]
     if news:
@@ -96,10 +98,10 @@ def guard(work: Work, node: fx.Node, wanted: Sequence[Wanted]) -> list[str]:
 
 def _flag(work: Work, node: fx.Node, one: Wanted) -> tuple[str, bool]:
     """A flag, and whether nobody asked for it before."""
+    if _safe(work, one):
+        return "", False
     axes = axes_for(one.value.shape)
     scalar = work.load(one.value, tuple(map(as_index, axes)))
-    if 0 in one.value.shape or known(interval(scalar, work.ranges), one.size, wraps=one.wraps):
-        return "", False
     key = (id(one.value), one.size, one.wraps)
     if key in work.guards:
         return work.guards[key].flag, False
@@ -111,6 +113,13 @@ def _flag(work: Work, node: fx.Node, one: Wanted) -> tuple[str, bool]:
     work.guards[key] = Guarded(one.value, flag.name, len(work.steps))
     work.nest(node, (), axes, [Store(flag.name, (), holds)])
     return flag.name, True
+
+
+def _safe(work: Work, one: Wanted) -> bool:
+    """Whether nothing is read through an index, or all of it is known to be in range."""
+    at = tuple(map(as_index, axes_for(one.value.shape)))
+    found = interval(work.load(one.value, at), work.ranges)
+    return 0 in one.value.shape or known(found, one.size, wraps=one.wraps)
 
 
 def known(found: Range | None, size: Size, *, wraps: bool) -> bool:

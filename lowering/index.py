@@ -43,13 +43,17 @@ class Remainder:
     divisor: Size
 
 
+ASSERTED = "asserted"
+
+
 @dataclass(frozen=True)
 class Gathered:
     """An index read from data: `scalar` is a `loops.Scalar` of an integer dtype in
     0 .. size - 1 (already wrapped where the op wraps negative indices).
 
     Where only the data can tell that it is, `guard` names the flag that says so: a bool buffer
-    that a step has found true before anything is accessed here (lowering/guards.py).
+    that a step has found true before anything is accessed here (lowering/guards.py). Or it is
+    `ASSERTED`: the kernel looks itself, and stops.
     """
 
     scalar: Any
@@ -106,9 +110,12 @@ def as_index(value: Index | Axis | Size) -> Index:
 
 
 def floor_div(value: Index, divisor: Size) -> Index:
-    """floor(value / divisor) for divisor > 0."""
+    """floor(value / divisor) for divisor > 0; 0 for the size of an axis without places, where
+    nothing is ever accessed."""
     if divisor == 1:
         return value
+    if divisor == 0:
+        return ZERO
     outer, rest = _split(value, divisor)
     low, high = bounds(rest)
     if _at_least(low, 0) and _below(high, divisor):
@@ -129,8 +136,8 @@ def floor_div(value: Index, divisor: Size) -> Index:
 
 
 def remainder(value: Index, divisor: Size) -> Index:
-    """value mod divisor, in 0 .. divisor - 1, for divisor > 0."""
-    if divisor == 1:
+    """value mod divisor, in 0 .. divisor - 1, for divisor > 0; 0 as in `floor_div`."""
+    if divisor in (0, 1):
         return ZERO
     _, rest = _split(value, divisor)
     low, high = bounds(rest)
@@ -326,11 +333,12 @@ def _ratio(value: Size, divisor: Size) -> Size | None:
     """value / divisor where that is a whole number for every value of the symbols."""
     if isinstance(value, int) and isinstance(divisor, int):
         return value // divisor if value % divisor == 0 else None
-    return _symbolic_ratio(value, divisor)
+    return exact_ratio(value, divisor)
 
 
 @lru_cache(maxsize=65536)
-def _symbolic_ratio(value: Size, divisor: Size) -> Size | None:
+def exact_ratio(value: Size, divisor: Size) -> Size | None:
+    """value / divisor, of which one is an expression, where that is always a whole number."""
     ratio = sympy.cancel(sympy.sympify(value) / divisor)
     if sympy.denom(ratio) == 1 and ratio.is_integer:
         return _plain(ratio)

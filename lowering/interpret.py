@@ -40,12 +40,7 @@ def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
             Points(step, program.buffers, memory, symbols).run()
         else:
             _call(step, program.buffers, memory, symbols)
-    results: list[Any] = []
-    for place, item in enumerate(program.outputs):
-        again = place not in program.apart and item in program.outputs[:place]
-        first = program.outputs.index(item)
-        results.append(results[first] if again else output(item, memory, symbols))
-    return results
+    return program.with_repeats([output(item, memory, symbols) for item in program.outputs])
 
 
 def bind_symbols(program: Program, inputs: Sequence[Any]) -> dict[sympy.Symbol, int]:
@@ -288,8 +283,8 @@ def _empty(kind: str, value: torch.Tensor, dim: int) -> torch.Tensor:
 REDUCE: Mapping[str, Any] = {
     "sum": lambda x, d: x.sum(d, keepdim=True, dtype=x.dtype),
     "prod": lambda x, d: x.prod(d, keepdim=True, dtype=x.dtype),
-    "max": lambda x, d: x.amax(d, keepdim=True),
-    "min": lambda x, d: x.amin(d, keepdim=True),
+    "max": lambda x, d: x.max(d, keepdim=True).values,  # of two zeros the first
+    "min": lambda x, d: x.min(d, keepdim=True).values,
     "any": lambda x, d: x.any(d, keepdim=True),
     "all": lambda x, d: x.all(d, keepdim=True),
     "argmax": lambda x, d: x.argmax(d, keepdim=True),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .index import Axis, Gathered, Index, Size, atoms, axes_of
+from .index import ASSERTED, Axis, Gathered, Index, Size, atoms, axes_of
 from .sources import Source
 
 DTYPES = ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool")
@@ -59,7 +59,7 @@ class Buffer:
     shape: tuple[Size, ...]
     stride: tuple[Size, ...]
     role: str = "temp"
-    device: str = "cpu"  # the type of torch device
+    device: str = "cpu"  # "cpu", "cuda:0"
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ Step = Nest | Extern
 @dataclass(frozen=True)
 class Program:
     """`inputs` has one entry per graph input: a buffer name, or a symbol or plain value for a
-    number. `outputs` likewise: View, SizeValue, None or a plain Python value. `apart` holds the
-    places of outputs that are no earlier one once more: tensors of their own, be it of the
-    same view."""
+    number. `outputs` likewise: View, SizeValue, None or a plain Python value. `again` gives,
+    for each output that is an earlier one once more, the place of that; all others are tensors
+    of their own, be it of the same view."""
 
     inputs: tuple[str | SizeValue | None, ...]
     buffers: Mapping[str, Buffer]
@@ -142,7 +142,14 @@ class Program:
     outputs: tuple[View | SizeValue | int | float | bool | None, ...]
     constants: Mapping[str, Any] = field(default_factory=dict)  # buffer -> torch.Tensor
     sources: Mapping[str, Source] = field(default_factory=dict)  # by FX node name
-    apart: frozenset[int] = frozenset()
+    again: Mapping[int, int] = field(default_factory=dict)
+
+    def with_repeats(self, outputs: list[Any]) -> list[Any]:
+        """`outputs`, a tensor for each, with the very tensor in the places of those that are
+        returned again."""
+        for place, first in self.again.items():
+            outputs[place] = outputs[first]
+        return outputs
 
 
 class Builder:
@@ -226,4 +233,5 @@ def guards(nest: Nest) -> frozenset[str]:
     """The flags that must have been found true before a nest runs."""
     indices = [*(scalar.index for scalar in scalars(nest)), *(s.index for s in nest.stores)]
     found = (a for index in indices for part in index for a in atoms(part))
-    return frozenset(a.guard for a in found if isinstance(a, Gathered) and a.guard)
+    named = (a.guard for a in found if isinstance(a, Gathered))
+    return frozenset(guard for guard in named if guard not in ("", ASSERTED))

@@ -32,10 +32,11 @@ from .frozen import FROZEN
 from .geometry import GEOMETRY
 from .index import as_index
 from .indexing import INDEXING
-from .loops import Buffer, Nest, Program, Scalar, SizeValue, Step, Store, View, scalars
+from .loops import Buffer, Nest, Program, Scalar, SizeValue, Step, Store, scalars
 from .losses import LOSSES
 from .norm_gradients import NORM_GRADIENTS
 from .norms import NORMS
+from .own_draws import own_draw
 from .padding import PADDING
 from .pointwise import Meaning
 from .pools import POOLS
@@ -43,19 +44,18 @@ from .prims import PRIMS
 from .promotion import promoted
 from .quantize import QUANTIZE
 from .reductions import REDUCTIONS
+from .results import Result, Results
 from .scans import SCANS
 from .scatter import SCATTER
+from .search import SEARCH
 from .sources import sources_of
 from .values import (
     Indices,
     Stored,
     Value,
     axes_for,
-    plain,
     root,
-    shape_of,
     size_of,
-    stride_of,
     strided,
 )
 from .views import VIEWS, Lower, broadcast_index, is_view
@@ -76,7 +76,7 @@ CLASSES: Mapping[str, Mapping[str, Lower]] = {
     "view": VIEWS,
     "creation": {**CREATION, **FROZEN},
     "reduction": {**REDUCTIONS, **NORMS, **NORM_GRADIENTS, **BATCH_NORMS, **SCANS, **POOLS},
-    "indexed": INDEXING,
+    "indexed": {**INDEXING, **SEARCH},
     "scatter": SCATTER,
 }
 PYTHON: Mapping[str, Lower] = {
@@ -85,8 +85,12 @@ PYTHON: Mapping[str, Lower] = {
 # Overloads that no entry of rules/ops names, whose arguments a lowering takes as they are.
 OVERLOADS: Mapping[str, str] = {
     "arange.start": "arange",
+    "bucketize.Tensor": "bucketize",
     "norm.Scalar": "norm",
     "norm.ScalarOpt_dim": "norm",
+    "scatter.reduce": "scatter_joined",
+    "scatter.value_reduce": "scatter_joined",
+    "searchsorted.Tensor": "searchsorted",
     "unsafe_split.Tensor": "unsafe_split",
 }
 
@@ -96,14 +100,17 @@ def lower(
     table: OpTable,
     scalars: Mapping[str, ScalarEntry],
     loops: LoopChoices | None = None,
+    *,
+    own_random: bool = False,
 ) -> Program:
     """The loop IR of a graph.
 
     `scalars` are the scalar ops that the target can spell; a pointwise op whose meaning needs
-    another is an extern. `loops` are the target's numbers, those of the CPU by default. Raises
-    LoweringError where the graph passes something that is neither a tensor nor a number.
+    another is an extern. `loops` are the target's numbers, those of the CPU by default.
+    `own_random`: random numbers are made in nests (`own_draws`), not drawn as eager draws them.
+    Raises LoweringError where the graph passes something that is neither a tensor nor a number.
     """
-    return Lowering(gm, table, scalars, loops).run()
+    return Lowering(gm, table, scalars, loops, own_random).run()
 
 
 def lowered_ops(table: OpTable, device: str = "cpu") -> dict[str, str]:
@@ -129,14 +136,15 @@ class Lowering:
         table: OpTable,
         scalars: Mapping[str, ScalarEntry],
         loops: LoopChoices | None,
+        own_random: bool,
     ) -> None:
-        self._work = Work(gm, loops)
+        self._work = Work(gm, loops, own_random)
         self._nodes = list(gm.graph.nodes)
         self._table = table
         self._scalars = scalars
         self._inputs: list[str | SizeValue | None] = []
-        self._outputs: tuple[View | SizeValue | int | float | bool | None, ...] = ()
-        self._apart: frozenset[int] = frozenset()
+        self._outputs: tuple[Result, ...] = ()
+        self._again: dict[int, int] = {}
         self._mutating = False
         self._symbols: set[sympy.Symbol] = set()  # whose values the inputs give
 
@@ -151,7 +159,7 @@ class Lowering:
             self._outputs,
             work.constants,
             sources_of(self._nodes),
-            self._apart,
+            self._again,
         )
 
     def _visit(self, node: fx.Node) -> None:
@@ -163,6 +171,7 @@ class Lowering:
             case "output":
                 self._outputs = self._results(node.args[0])
             case _:
+                self._work.device = next(iter(_devices(node)), "cpu")
                 self._work.env[node] = self._call(node)
 
     def _input(self, node: fx.Node) -> Any:
@@ -202,6 +211,9 @@ class Lowering:
         return Stored(buffer)
 
     def _call(self, node: fx.Node) -> Any:
+        drawn = own_draw(self._work, node) if self._work.own_random else None
+        if drawn is not None:
+            return drawn
         value = node.meta.get("val")
         if node.target is not operator.getitem and not symbols_in(meta_of(node)) <= self._symbols:
             self._symbols |= symbols_in(meta_of(node))  # the call alone can tell
@@ -230,7 +242,7 @@ class Lowering:
         """Raises Declined where only the op itself will do."""
         if node.op != "call_function":
             raise Declined
-        if not _all(supported, node):
+        if not _all(supported, node) or len(_devices(node)) > 1:
             return self._view(node)
         work, made, given = self._work, DRAWS.get(node.target), node.args
         if made is None:
@@ -258,7 +270,7 @@ class Lowering:
 
         Raises Declined where strides do not say it.
         """
-        if not is_view(node.target) or not _all(has_strides, node):
+        if not is_view(node.target) or not _all(has_strides, node) or len(_devices(node)) > 1:
             raise Declined
         bound = self._table.bind(node.target, node.args, node.kwargs)
         made = None if bound is None else VIEWS.get(_family(bound.op))
@@ -310,6 +322,7 @@ class Lowering:
             buffer is None
             or not isinstance(source, fx.Node)
             or not _all(supported, node)
+            or len(_devices(node)) > 1
             or _overlaps(buffer.shape, buffer.stride)
         ):
             return extern(work, node)
@@ -347,50 +360,15 @@ class Lowering:
         outputs = [n for n in self._nodes[-1].all_input_nodes if n in work.env]
         work.settle(frozenset(names), outputs)
 
-    def _results(self, outputs: Any) -> tuple[View | SizeValue | int | float | bool | None, ...]:
+    def _results(self, outputs: Any) -> tuple[Result, ...]:
         listed = outputs if isinstance(outputs, list | tuple) else (outputs,)
-        self._apart = frozenset(
-            place
+        self._again = {
+            place: listed.index(item)
             for place, item in enumerate(listed)
-            if isinstance(item, fx.Node) and item not in listed[:place]
-        )
-        return tuple(self._result(item) for item in listed)
-
-    def _result(self, item: Any) -> View | SizeValue | int | float | bool | None:
-        value = self._work.env[item] if isinstance(item, fx.Node) else item
-        if isinstance(value, VALUES):
-            view = self._in_its_memory(item, value, item.meta["val"])
-            if self._work.buffers[view.buffer].role == "temp":
-                self._work.set_role(view.buffer, "output")
-            return view
-        if isinstance(value, sympy.Basic):
-            return SizeValue(value)
-        if value is None or isinstance(value, SizeValue | int | float | bool):
-            return value
-        raise LoweringError(f"the output {item} is a {type(value).__name__}")
-
-    def _in_its_memory(self, node: fx.Node, value: Value, meta: torch.Tensor) -> View:
-        """A result where the graph has it: within an input if it is a view of that, whatever
-        lowering can say of it, and else not within one."""
-        work = self._work
-        place = storage(meta)
-        if place is None:
-            return work.view(node, value, meta)
-        name, given = work.given.get(place, ("", meta))
-        if name and _reads_alike(given, meta):
-            start = size_of(meta.storage_offset()) - size_of(given.storage_offset())
-            return View(name, shape_of(meta), stride_of(meta), plain(start))
-        view = work.view(node, value, meta)
-        if work.buffers[view.buffer].role != "input":
-            return view
-        memory = work.buffer(node.name, value.dtype, view.shape, view.stride)
-        return View(work.copy(node, memory, value).buffer.name, view.shape, view.stride)
-
-
-def _reads_alike(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether the same bytes mean the same number in both."""
-    bits = (left.is_conj() == right.is_conj(), left.is_neg() == right.is_neg())
-    return left.dtype == right.dtype and all(bits)
+            if isinstance(item, fx.Node) and item in listed[:place]
+        }
+        results = Results(self._work, self._nodes, listed)
+        return tuple(map(results.place, listed))
 
 
 def symbols_in(value: Any) -> set[sympy.Symbol]:
@@ -447,12 +425,21 @@ def _is_single(value: Any) -> bool:
 
 def _all(fits: Callable[[torch.Tensor], bool], node: fx.Node) -> bool:
     """Whether every tensor that goes in or comes out is one that `fits`."""
-    tensors = [arg.meta.get("val") for arg in node.all_input_nodes]
-    tensors.append(node.meta.get("val"))
+    return all(map(fits, _tensors(node)))
+
+
+def _devices(node: fx.Node) -> dict[str, None]:
+    """The devices of all tensors that come out or go in, those of results first."""
+    return {str(value.device): None for value in _tensors(node)}
+
+
+def _tensors(node: fx.Node) -> list[torch.Tensor]:
+    """What comes out, then what goes in."""
     flat: list[Any] = []
-    for value in tensors:
+    for one in (node, *node.all_input_nodes):
+        value = one.meta.get("val")
         flat += value if isinstance(value, list | tuple) else [value]
-    return all(fits(value) for value in flat if isinstance(value, torch.Tensor))
+    return [value for value in flat if isinstance(value, torch.Tensor)]
 
 
 def _is_all_of(place: Any, buffer: Buffer) -> bool:

@@ -23,6 +23,7 @@ from .reductions import (
     count_scalar,
     moments,
     partial,
+    plain_mean,
     reduced,
     space_over,
 )
@@ -137,7 +138,27 @@ def rms_norm(
     work: Work, node: fx.Node, x: Value, shape: Any, weight: Value | None = None, eps: Any = None
 ) -> Value:
     """x * rsqrt(mean(x * x) + eps) * weight; eps defaults to that of the computing dtype."""
-    meta = node.meta["val"]
+    out, _ = _rms_norm(work, node, node.meta["val"], x, shape, weight, eps)
+    return out
+
+
+def fused_rms_norm(
+    work: Work, node: fx.Node, x: Value, shape: Any, weight: Value | None = None, eps: Any = None
+) -> list[Value | None]:
+    """The same, and the factor of each row."""
+    out, scale = _rms_norm(work, node, node.meta["val"][0], x, shape, weight, eps)
+    return [out, *_saved(node, node.meta["val"][1:], (scale,))]
+
+
+def _rms_norm(
+    work: Work,
+    node: fx.Node,
+    meta: torch.Tensor,
+    x: Value,
+    shape: Any,
+    weight: Value | None,
+    eps: Any,
+) -> tuple[Value, Row]:
     dtype = opmath(word_of(meta.dtype))
     rank, tail = len(x.shape), len(sizes(shape))
     space = space_over(x.shape, tuple(range(rank - tail, rank)))
@@ -151,7 +172,7 @@ def rms_norm(
     scale = partial(work, node, "rstd", space, make("rsqrt", (shifted,), dtype))
     value = make("mul", (item, scale()), dtype)
     parameters = Parameters(work, weight, None, space.whole[rank - tail :])
-    return last(work, node, meta, space, parameters.times(value))
+    return last(work, node, meta, space, parameters.times(value)), scale
 
 
 @dataclass(frozen=True)
@@ -219,7 +240,7 @@ def _normalised(
     if dtype not in FLOATS or not isinstance(eps, int | float):
         raise Declined
     make = work.builder.make
-    average, variance = moments(work, node, x, space, dtype, 0.0)
+    average, variance = moments(work, node, x, space, dtype, 0.0, plain_mean)
     shifted = make("add", (variance, work.builder.const(float(eps), dtype)), dtype)
     scale = partial(work, node, "rstd", space, make("rsqrt", (shifted,), dtype))
     item = work.builder.cast(work.load(x, space.whole), dtype)
@@ -306,6 +327,7 @@ NORMS: Mapping[str, Lower] = {
     "_log_softmax_backward_data": log_softmax_backward,
     "native_layer_norm": layer_norm,
     "rms_norm": rms_norm,
+    "_fused_rms_norm": fused_rms_norm,
     "native_group_norm": group_norm,
     "_native_batch_norm_legit_no_training": batch_norm_inference,
 }

@@ -8,6 +8,7 @@ the order of calls with effects are kept; equal programs give equal orders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from ..engine.dtypes import dtype_of
@@ -25,31 +26,39 @@ class Place:
     touched: frozenset[str] = frozenset()
 
 
-def with_least_memory(program: Program) -> Program:
-    """`program` in the order with the lowest peak; the order it has wins ties."""
+def with_least_memory(program: Program, passed: AbstractSet[str] = frozenset()) -> Program:
+    """`program` in the order with the lowest peak; the order it has wins ties. `passed` are the
+    inputs that nobody else holds: their memory is free after the step that reads them last."""
     if len(program.steps) < 3:
         return program
     places = _places(program)
-    sizes = _sizes(program)
+    sizes = _sizes(program, passed)
     kept = frozenset(viewed(tuple(program.outputs)))
     given = range(len(places))
-    orders = [list(given), _greedy(places, sizes, kept), _late(places)]
-    best = min(orders, key=lambda order: peak([places[k].touched for k in order], sizes, kept))
+    orders = [list(given), _greedy(places, sizes, kept, passed), _late(places)]
+    best = min(
+        orders, key=lambda order: peak([places[k].touched for k in order], sizes, kept, passed)
+    )
     return replace(program, steps=tuple(program.steps[k] for k in best))
 
 
-def peak_bytes(program: Program) -> int:
-    """The most bytes of temporaries and results that are alive during one step."""
+def peak_bytes(program: Program, passed: AbstractSet[str] = frozenset()) -> int:
+    """The most bytes of temporaries, results and `passed` inputs that are alive during one step."""
     touched = [place.touched for place in _places(program)]
-    return peak(touched, _sizes(program), frozenset(viewed(tuple(program.outputs))))
+    return peak(touched, _sizes(program, passed), frozenset(viewed(tuple(program.outputs))), passed)
 
 
-def peak(touched: Sequence[frozenset[str]], sizes: Mapping[str, int], kept: frozenset[str]) -> int:
-    """The most bytes alive during one step. A buffer lives from the first step that touches it
-    to the last; those of `kept` to the end."""
+def peak(
+    touched: Sequence[frozenset[str]],
+    sizes: Mapping[str, int],
+    kept: frozenset[str],
+    passed: AbstractSet[str] = frozenset(),
+) -> int:
+    """The most bytes alive during one step. A buffer lives from the first step that touches it,
+    one of `passed` from the start, to the last step that does; those of `kept` to the end."""
     last = {name: number for number, names in enumerate(touched) for name in names}
-    alive: set[str] = set()
-    now = most = 0
+    alive = {name for name in passed if name in last}
+    now = most = sum(sizes.get(name, 0) for name in alive)
     for number, names in enumerate(touched):
         for name in names - alive:
             now += sizes.get(name, 0)
@@ -61,12 +70,12 @@ def peak(touched: Sequence[frozenset[str]], sizes: Mapping[str, int], kept: froz
     return most
 
 
-def _sizes(program: Program) -> dict[str, int]:
-    """Bytes of every buffer that a run allocates."""
+def _sizes(program: Program, passed: AbstractSet[str]) -> dict[str, int]:
+    """Bytes of every buffer that a run allocates or may let go."""
     return {
         name: estimate(product(buffer.shape)) * dtype_of(buffer.dtype).itemsize
         for name, buffer in program.buffers.items()
-        if buffer.role not in ("input", "constant")
+        if buffer.role not in ("input", "constant") or name in passed
     }
 
 
@@ -96,7 +105,12 @@ def _places(program: Program) -> list[Place]:
     return places
 
 
-def _greedy(places: Sequence[Place], sizes: Mapping[str, int], kept: frozenset[str]) -> list[int]:
+def _greedy(
+    places: Sequence[Place],
+    sizes: Mapping[str, int],
+    kept: frozenset[str],
+    passed: AbstractSet[str],
+) -> list[int]:
     """Of the steps that can run, the one after which the fewest bytes are alive; the earliest
     of equal ones."""
     users: dict[str, int] = {}
@@ -105,7 +119,7 @@ def _greedy(places: Sequence[Place], sizes: Mapping[str, int], kept: frozenset[s
             users[name] = users.get(name, 0) + 1
     waiting = [len(place.before) for place in places]
     ready = {number for number, count in enumerate(waiting) if not count}
-    alive: set[str] = set()
+    alive = set(passed)
     order: list[int] = []
 
     def growth(number: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ shapes.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..engine.dtypes import dtype_of
@@ -115,6 +115,27 @@ def plan(program: Program) -> MemoryPlan:
             reuse |= _takeovers(step, news, olds, program.buffers)
         moments.append(Moment(tuple(news), tuple(olds)))
     return MemoryPlan(tuple(moments), reuse)
+
+
+def taken_over(program: Program, allocated: Collection[str]) -> dict[str, str]:
+    """Temporary buffers that a nest writes where another buffer dies: one of `allocated`, which
+    calls give in memory of their own, or one that took over such memory before."""
+    temps = {name for name, buffer in program.buffers.items() if buffer.role == "temp"}
+    first, last = _lifetimes(program, temps.union(allocated))
+    born: dict[int, list[str]] = {}
+    for name in sorted(temps & first.keys()):
+        born.setdefault(first[name], []).append(name)
+    owned = set(allocated)
+    found: dict[str, str] = {}
+    for place, step in enumerate(program.steps):
+        if not isinstance(step, Nest) or place not in born:
+            continue
+        dying = sorted(name for name in _touched(step) & owned if last[name] == place)
+        for new, old in _takeovers(step, born[place], dying, program.buffers).items():
+            if program.buffers[new].dtype == program.buffers[old].dtype:
+                found[new] = old
+                owned.add(new)
+    return found
 
 
 def _lifetimes(program: Program, temps: set[str]) -> tuple[dict[str, int], dict[str, int]]:

@@ -85,6 +85,8 @@ class Meaning:
                 return self._argument(literal)
             case Negative(value=Literal(value=number)) if isinstance(number, int | float):
                 return self._argument(-number)
+            case Negative(value=Name(id=name)) if isinstance(self._values[name], int | float):
+                return self._argument(-self._values[name])
             case Negative(value=part):
                 return self._apply("neg", [self.of(part)])
             case Binary(op=op, left=left, right=right):
@@ -208,8 +210,20 @@ class Meaning:
             return self._builder.make("lt", (arg, zero), "bool")
         return self._builder.const(False, "bool")
 
+    def _fused(self, x: Scalar, y: Scalar, z: Scalar) -> Scalar:
+        """x * y + z: rounded once, where it is a product that needs to be."""
+        factor = y.value if y.op == "const" else None
+        if self._dtype in FLOATS and factor not in (1, -1):
+            return self._builder.make("fma", tuple(map(self._numeric, (x, y, z))), self._dtype)
+        if factor is not None and factor < 0 and self._dtype != "bool":
+            opposite = self._builder.const(-factor, y.dtype)
+            return self._arithmetic("sub", [z, self._arithmetic("mul", [x, opposite])])
+        return self._arithmetic("add", [z, self._arithmetic("mul", [x, y])])
+
     def _arithmetic(self, op: str, args: list[Scalar]) -> Scalar:
         make = self._builder.make
+        if op == "fma":
+            return self._fused(*args)
         if op == "mul" and any(_is_one(arg) for arg in args):  # alpha, scale, value
             return self._numeric(args[1 if _is_one(args[0]) else 0])
         if self._dtype == "bool":  # as torch: arithmetic on 0 and 1, any non-zero is True

@@ -184,10 +184,13 @@ def count_nonzero(work: Work, node: fx.Node, x: Value, dim: Any = None) -> Value
 def mean(work: Work, node: fx.Node, x: Value, dim: Any = None, *_: Any) -> Value:
     meta = node.meta["val"]
     space = space_over(x.shape, dims_of(dim, len(x.shape)))
-    return fold(work, node, meta, space, lambda: _mean(work, x, space, wide(word_of(meta.dtype))))
+    return fold(
+        work, node, meta, space, lambda: plain_mean(work, x, space, wide(word_of(meta.dtype)))
+    )
 
 
-def _mean(work: Work, x: Value, space: Space, dtype: str) -> Scalar:
+def plain_mean(work: Work, x: Value, space: Space, dtype: str) -> Scalar:
+    """The sum divided by the count."""
     value = work.builder.cast(work.load(x, space.whole), dtype)
     total = reduced(work, "sum", value, space)
     return work.builder.make("div", (total, count_scalar(work, space.count, dtype)), dtype)
@@ -243,11 +246,36 @@ def _position(kind: str) -> Lower:
     return lower
 
 
+def running_mean(work: Work, x: Value, space: Space, dtype: str) -> Scalar:
+    """The mean as a running one gives it, which is how eager gets those of var_mean: that of
+    equal values is that value, so that their variance is 0, and one with an infinity among its
+    values is nan, unless it is the only value."""
+    if not is_positive(space.count):
+        return plain_mean(work, x, space, dtype)  # there may be no first value
+    make = work.builder.make
+    value, first = (
+        work.builder.cast(work.load(x, place), dtype) for place in (space.whole, space.kept)
+    )
+    if space.count == 1:
+        return value
+    total = reduced(work, "sum", make("sub", (value, first), dtype), space)
+    step = make("div", (total, count_scalar(work, space.count, dtype)), dtype)
+    mean = make("add", (first, step), dtype)
+    nan = work.builder.const(math.nan, dtype)
+    return make("where", (make("isinf", (mean,), "bool"), nan, mean), dtype)
+
+
 def moments(
-    work: Work, node: fx.Node, x: Value, space: Space, dtype: str, correction: float
+    work: Work,
+    node: fx.Node,
+    x: Value,
+    space: Space,
+    dtype: str,
+    correction: float,
+    mean_of: Callable[[Work, Value, Space, str], Scalar],
 ) -> tuple[Row, Scalar]:
     """Two passes: the mean in memory, then the variance within `space`."""
-    average = partial(work, node, "mean", space, _mean(work, x, space, dtype))
+    average = partial(work, node, "mean", space, mean_of(work, x, space, dtype))
     gap = work.builder.make(
         "sub", (work.builder.cast(work.load(x, space.whole), dtype), average()), dtype
     )
@@ -269,7 +297,7 @@ def _spread(root: bool, with_mean: bool) -> Lower:
         if dtype not in FLOATS:
             raise Declined
         space = space_over(x.shape, dims_of(dim, len(x.shape)))
-        average, value = moments(work, node, x, space, dtype, correction)
+        average, value = moments(work, node, x, space, dtype, correction, running_mean)
         if root:
             value = work.builder.make("sqrt", (value,), dtype)
         made = fold(work, node, metas[0], space, lambda: value)

@@ -12,18 +12,18 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ..engine.dtypes import dtype_of
+from ..engine.loop_choices import LoopChoices
 from .index import Axis, Gathered, Index, as_index, atoms, axes_of, floor_div
 from .loops import Builder, Nest, Scalar, Store, scalars
 from .meanings import MEANINGS
 from .rewrite import Rewriter
 
-_MOST = 65536  # places in a table
-_LARGEST = 64  # scalars that compute them
 REPEATS = (2, 3, 4)  # how often neighbours may read one place
 
 
-def with_plain_places(nest: Nest, builder: Builder) -> Nest:
-    """`nest` with gathered indices of loads replaced by arithmetic where that is the same."""
+def with_plain_places(nest: Nest, builder: Builder, loops: LoopChoices) -> Nest:
+    """`nest` with gathered indices of loads replaced by arithmetic where that is the same; `loops`
+    says how large a table of them may be."""
     found: dict[Gathered, Index] = {}
     for scalar in scalars(nest):
         if scalar.op != "load":
@@ -31,7 +31,7 @@ def with_plain_places(nest: Nest, builder: Builder) -> Nest:
         for part in scalar.index:
             for atom in atoms(part):
                 if isinstance(atom, Gathered) and not atom.guard and atom not in found:
-                    place = plain_place(atom.scalar, nest)
+                    place = plain_place(atom.scalar, loops)
                     if place is not None:
                         found[atom] = place
     if not found:
@@ -52,15 +52,15 @@ class _Settled(Rewriter):
         return self._known.get(atom) or super().replaced(atom)
 
 
-def plain_place(scalar: Scalar, nest: Nest) -> Index | None:
+def plain_place(scalar: Scalar, loops: LoopChoices) -> Index | None:
     """`scalar`, an integer that depends on one axis alone, as `axis // n` or `axis * n + m`."""
     below = scalars(Nest("", (), (), (Store("", (), scalar),)))
     axes = {axis for one in below for part in one.index for axis in axes_of(part)}
-    if len(axes) != 1 or len(below) > _LARGEST:
+    if len(axes) != 1 or len(below) > loops.table_scalars:
         return None
     (axis,) = axes
     size = axis.size
-    if not isinstance(size, int) or not 2 <= size <= _MOST:
+    if not isinstance(size, int) or not 2 <= size <= loops.table_places:
         return None
     with unset_fake_temporarily():  # AOTAutograd compiles under its fake mode
         table = _table(below, axis, size)

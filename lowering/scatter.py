@@ -46,6 +46,8 @@ def written(
     its own memory where nobody needs it any more, else in a copy. `wide`: half floats are
     joined as floats, and rounded once at the end."""
     dtype = opmath(x.dtype)
+    if work.device != "cpu" and any(not _is_atomic(mode, dtype) for _, mode in writes):
+        raise Declined
     apart = wide and dtype != x.dtype
     out = None if apart else taken_over(work, node, x)
     if apart:
@@ -58,6 +60,11 @@ def written(
     if not apart:
         return out
     return work.pointwise(node, node.meta["val"], lambda at: work.load(out, at))
+
+
+def _is_atomic(mode: str, dtype: str) -> bool:
+    """Whether points that run at once can join a value in this way."""
+    return mode == "set" or (mode == "add" and dtype in ("f32", "f64", "i32", "i64"))
 
 
 def _write(
@@ -87,6 +94,15 @@ def filling(work: Work, node: fx.Node, source: Any) -> Fill:
 def scatter(work: Work, node: fx.Node, x: Value, dim: int, index: Value, source: Any) -> Value:
     value, place = _along(work, node, x, dim, index, source)
     return written(work, node, x, index.shape, place, (value, "set"))
+
+
+def scatter_joined(
+    work: Work, node: fx.Node, x: Value, dim: int, index: Value, source: Any, reduce: str
+) -> Value:
+    """Joined with what is there, by a sum or a product."""
+    value, place = _along(work, node, x, dim, index, source)
+    mode = {"add": "add", "multiply": "mul"}[reduce]
+    return written(work, node, x, index.shape, place, (value, mode), wide=True)
 
 
 def scatter_add(
@@ -371,6 +387,7 @@ def diagonal_scatter(
 SCATTER: Mapping[str, Lower] = {
     "scatter": scatter,
     "scatter_add": scatter_add,
+    "scatter_joined": scatter_joined,
     "scatter_reduce": scatter_reduce,
     "index_reduce": index_reduce,
     "index_put": index_put,

@@ -35,9 +35,6 @@ from .relate import counts_positions, divided
 from .rewrite import Rewriter, rewrite_nest
 from .sampled import REPEATS, with_plain_places
 
-# Scalars of a body that is repeated for neighbours of one element.
-MOST_INTERLEAVED = 96
-
 
 @dataclass(frozen=True)
 class _Accesses:
@@ -69,9 +66,9 @@ def simplify_nest(
 ) -> Nest:
     """One nest simplified; `buffers` gives the strides of what it touches."""
     builder = Builder()
-    shortest = (loops or load_target("cpu").loops).shortest_piece
-    nest = with_plain_places(nest, builder)
-    cut_long, interleave = partial(_cut, shortest), partial(_interleave, shortest)
+    loops = loops or load_target("cpu").loops
+    nest = with_plain_places(nest, builder, loops)
+    cut_long, interleave = partial(_cut, loops.shortest_piece), partial(_interleave, loops)
     steps: tuple[Step, ...] = (_drop, cut_long, _sort, interleave, _merge, _rename)
     for step in steps:
         nest = step(nest, _accesses(nest, buffers), builder)
@@ -169,7 +166,7 @@ def _place(axis: Axis, order: list[Axis], strides: Mapping[Axis, int]) -> int:
     return slower[-1] + 1 if slower else 0
 
 
-def _interleave(shortest: int, nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
+def _interleave(loops: LoopChoices, nest: Nest, accesses: _Accesses, builder: Builder) -> Nest:
     """Neighbours along the fastest axis that read one element are stored by one point, so that
     loads walk through memory too."""
     if nest.raxes or not nest.axes or len(nest.stores) != 1 or scatters(nest.stores[0]):
@@ -180,8 +177,8 @@ def _interleave(shortest: int, nest: Nest, accesses: _Accesses, builder: Builder
     count = counts.pop() if len(counts) == 1 else 0
     if count not in REPEATS or not isinstance(count, int) or not isinstance(axis.size, int):
         return nest
-    few = len(scalars(nest)) * count <= MOST_INTERLEAVED
-    if axis.size % count or axis.size // count < shortest or not few:
+    few = len(scalars(nest)) * count <= loops.interleaved_scalars
+    if axis.size % count or axis.size // count < loops.shortest_piece or not few:
         return nest
     if accesses.positions[0].coefficient(axis) != 1:
         return nest

@@ -169,8 +169,10 @@ def _load(
 
 
 def _extern(step: Extern, buffers: Mapping[str, Buffer], written: set[str]) -> Iterator[str]:
+    filled = {view.buffer for view in views_in(step.kwargs.get("out"))} & {*step.mutates}
     for view in views_in((step.args, tuple(step.kwargs.values()))):
-        yield from _view(step.name, view, buffers, written)
+        yield from _view(step.name, view, buffers, written | filled)
+    written |= filled
     for name in step.outs:
         if name is not None and buffers[name].role != "extern":
             yield f"{step.name} gives {name}, whose role is {buffers[name].role}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .index import Index, Size, axes_of
+from .index import Index, Size, as_index, axes_of, flatten, row_major, unflatten
 from .loops import (
     Buffer,
     Extern,
@@ -40,6 +40,7 @@ from .regions import (
     tried,
     whole_box,
 )
+from .values import axes_for, decided
 
 GIVEN = ("input", "constant", "extern")  # memory that is filled from outside
 
@@ -78,6 +79,19 @@ class _Memory:
 
     def fill(self, name: str) -> None:
         self._full.add(name)
+
+    def write_view(self, view: View) -> None:
+        """All elements of a view; what it says of a buffer that is not dense is not known."""
+        buffer = self._buffers[view.buffer]
+        if 0 in view.shape:
+            return
+        if buffer.stride != row_major(buffer.shape):
+            self.fill(view.buffer)
+            return
+        axes = axes_for(view.shape)
+        place = flatten(tuple(map(as_index, axes)), view.stride, view.offset)
+        store = Store(view.buffer, unflatten(place, buffer.shape), Scalar("const"))
+        self.write(store, Nest("", axes, (), (store,)))
 
     def missing(self, name: str, wanted: Box) -> Box | None:
         """A part of `wanted` that nobody wrote, for certain."""
@@ -131,6 +145,8 @@ def _load(
 ) -> Iterator[str]:
     name = str(scalar.buffer)
     shape = buffers[name].shape
+    if scalar.args and decided(scalar.args[0]) is False:
+        return  # it is never run
     wrong = beyond if scalar.args else outside  # a mask may keep the load inside
     for part, size in zip(scalar.index, shape, strict=True):
         if size != 0 and wrong(part, size):
@@ -206,7 +222,11 @@ def _extern(step: Extern, buffers: Mapping[str, Buffer], memory: _Memory) -> Ite
             yield from _view(step.name, view, buffers[view.buffer])
         else:
             yield from _read_view(step.name, view, buffers, memory)
-    for name in (*step.outs, *step.mutates):
+    out = step.kwargs.get("out")
+    parts = [out] if isinstance(out, View) and out.buffer in step.mutates else []
+    for view in parts:
+        memory.write_view(view)
+    for name in {*step.outs, *step.mutates} - {view.buffer for view in parts}:
         if name is not None:
             memory.fill(name)
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from ..engine.loop_choices import LoopChoices
 from .domain import estimate, points
 from .index import Axis, Index, axes_of
 from .loops import Builder, Nest, Scalar, Step, Store, scalars
 from .rewrite import Rewriter
 
-LONGEST = 7  # points of a reduction that is written out
-_LARGEST = 64  # scalars of the body that comes of it
 # The scalar op that joins two elements, and what the loop begins with where that is an operand.
 _STEPS: Mapping[str, tuple[str, int | bool | None]] = {
     "sum": ("add", 0),
@@ -31,8 +30,9 @@ _STEPS: Mapping[str, tuple[str, int | bool | None]] = {
 _WIDE = ("f32", "f64", "i64", "bool")  # dtypes whose loops round after each step as well
 
 
-def unroll(steps: Sequence[Step], builder: Builder) -> list[Step]:
-    """`steps` with short reductions written out. `builder` made their scalars."""
+def unroll(steps: Sequence[Step], builder: Builder, loops: LoopChoices) -> list[Step]:
+    """`steps` with short reductions written out. `builder` made their scalars; `loops` says
+    what is short."""
     widest: dict[str, int] = {}  # points of the largest nest that a buffer leads to
     walked: dict[str, list[int]] = {}  # points of each nest that reads a buffer
     loads = [_loaded(step) for step in steps]
@@ -48,7 +48,7 @@ def unroll(steps: Sequence[Step], builder: Builder) -> list[Step]:
         reach = max([widest.get(store.buffer, 0) for store in step.stores])
         alone = all(sum(count > rows for count in walked[name]) == 1 for name in names)
         short = step.raxes and reach <= rows and alone
-        found.append(unrolled(step, builder) if short else step)
+        found.append(unrolled(step, builder, loops) if short else step)
         beyond = _points(step) if step.raxes else max(reach, _points(step))
         for name in names:
             widest[name] = max(widest.get(name, 0), beyond)
@@ -65,14 +65,14 @@ def _points(step: Step) -> int:
     return estimate(points((*step.axes, *step.raxes))) if isinstance(step, Nest) else 0
 
 
-def unrolled(nest: Nest, builder: Builder) -> Nest:
+def unrolled(nest: Nest, builder: Builder, loops: LoopChoices) -> Nest:
     """`nest` with its reductions written out, or as it is. `builder` made its scalars."""
     count = points(nest.raxes)
-    if not nest.raxes or not isinstance(count, int) or not 0 < count <= LONGEST:
+    if not nest.raxes or not isinstance(count, int) or not 0 < count <= loops.unrolled_points:
         return nest
     body = scalars(nest)
     fits = all(_steps(scalar) for scalar in body if scalar.op in ("reduce", "scan"))
-    if not fits or len(body) * count > _LARGEST:
+    if not fits or len(body) * count > loops.unrolled_scalars:
         return nest
     ranges = [range(int(axis.size)) for axis in nest.raxes]
     points_of = [
@@ -118,8 +118,9 @@ def _written_out(
     word, start = _STEPS[str(scalar.value)]
     parts = [Rewriter(builder, places).scalar(scalar.args[0]) for places in points_of]
     total = parts.pop(0) if start is None else builder.const(start, scalar.dtype)
-    for part in parts:
-        total = builder.make(word, (total, part), scalar.dtype)
+    for part in parts:  # the first of two zeros stays the extreme, as in eager
+        pair = (part, total) if start is None else (total, part)
+        total = builder.make(word, pair, scalar.dtype)
     return total
 
 

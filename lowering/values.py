@@ -7,16 +7,17 @@ nothing to make anew (constants, ranges).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils._sympy.functions import Max
+from torch.utils._sympy.functions import FloorDiv, Max
 
-from .index import Axis, Index, Size, as_index, flatten, row_major
+from ..engine.views import size_expression
+from .index import Axis, Index, Size, as_index, bounds, exact_ratio, flatten, row_major
 from .loops import Buffer, Builder, Scalar, View
 
 Indices = tuple[Index, ...]
@@ -82,6 +83,9 @@ def root(value: Value) -> Stored | Computed:
 
 def load(builder: Builder, value: Value, index: Indices, guard: Guard | None = None) -> Scalar:
     """The scalar at a logical index; with a guard the memory is touched only under the mask."""
+    holds = None if guard is None else decided(guard[0])
+    if guard is not None and holds is not None:
+        return load(builder, value, index) if holds else builder.cast(guard[1], value.dtype)
     base = root(value)
     if isinstance(value, Mapped):
         index = value.place(index)
@@ -91,6 +95,43 @@ def load(builder: Builder, value: Value, index: Indices, guard: Guard | None = N
     if guard is None:
         return made
     return builder.make("where", (guard[0], made, guard[1]), base.dtype)
+
+
+def decided(mask: Scalar) -> bool | None:
+    """Whether a mask holds everywhere (True) or nowhere (False), where its bounds say so."""
+    match mask.op:
+        case "const":
+            return bool(mask.value)
+        case "logical_and":
+            parts = [decided(part) for part in mask.args]
+            return False if False in parts else True if all(parts) else None
+        case "logical_not":
+            opposite = decided(mask.args[0])
+            return None if opposite is None else not opposite
+        case "lt" | "ge":
+            below = _is_below(*mask.args)
+        case "gt" | "le":
+            below = _is_below(*reversed(mask.args))
+        case _:
+            return None
+    return below if mask.op in ("lt", "gt") or below is None else not below
+
+
+def _is_below(left: Scalar, right: Scalar) -> bool | None:
+    one, two = _extent(left), _extent(right)
+    if one is None or two is None:
+        return None
+    if _known_at_least(two[0] - 1, one[1]):
+        return True
+    return False if _known_at_least(one[0], two[1]) else None
+
+
+def _extent(place: Scalar) -> tuple[Size, Size] | None:
+    """The smallest and the largest value of a position."""
+    if place.op == "index":
+        return bounds(place.index[0])
+    known = place.op == "const" and isinstance(place.value, int)
+    return (int(place.value), int(place.value)) if known and place.value is not None else None
 
 
 def axes_for(shape: tuple[Size, ...], prefix: str = "i") -> tuple[Axis, ...]:
@@ -131,10 +172,12 @@ def _negative(size: Size) -> bool:
     return size < 0 if isinstance(size, int) else not size.is_nonnegative
 
 
-def size_of(value: int | torch.SymInt) -> Size:
-    """A size as the IR spells it."""
+def size_of(
+    value: int | torch.SymInt, known: Mapping[sympy.Expr, sympy.Expr] | None = None
+) -> Size:
+    """A size as the IR spells it, with the `known` parts of its expression replaced."""
     if isinstance(value, torch.SymInt):
-        return plain(value.node.expr)
+        return plain(value.node.expr.xreplace(known) if known else value.node.expr)
     return int(value)
 
 
@@ -145,7 +188,15 @@ def plain(value: sympy.Expr | int) -> Size:
 @lru_cache(maxsize=65536)
 def _expanded(value: sympy.Expr) -> Size:
     value = sympy.expand(value)
+    if value.has(FloorDiv):
+        value = sympy.expand(value.replace(FloorDiv, _divided))
     return int(value) if value.is_Integer else value
+
+
+def _divided(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr:
+    """The quotient of two sizes, without a division where it is always whole (s**3 // s**2)."""
+    ratio = exact_ratio(above, below)
+    return FloorDiv(above, below) if ratio is None else ratio
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[Size, ...]:
@@ -160,10 +211,11 @@ def _is_one(size: int | torch.SymInt) -> bool:
 
 
 def stride_of(tensor: torch.Tensor) -> tuple[Size, ...]:
-    """Strides, row-major where the layout has none (sparse)."""
+    """Strides, row-major where the layout has none (sparse). Sizes that are 1 are so in them."""
     if tensor.layout is not torch.strided:
         return row_major(shape_of(tensor))
-    return tuple(size_of(size) for size in tensor.stride())
+    ones = {size_expression(size): sympy.S.One for size in tensor.shape if _is_one(size)}
+    return tuple(size_of(step, ones) for step in tensor.stride())
 
 
 def dense_stride(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> tuple[Size, ...]:
@@ -179,6 +231,17 @@ def dense_stride(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> tuple[Siz
             return row_major(shape)
         step = plain(stride[k] * shape[k])
     return stride
+
+
+def fresh_stride(shape: tuple[Size, ...], stride: tuple[Size, ...]) -> tuple[Size, ...]:
+    """The strides of memory that an op has just made. Symbolic ones are those of an input, of
+    which the op copies all memory, gaps included (`slice_scatter`): nothing proves that they
+    step over each other, but eager writes through them, too."""
+    dims = [k for k, size in enumerate(shape) if size != 1]
+    symbolic = any(not isinstance(stride[k], int) for k in dims)
+    if symbolic and all(stride[k] != 0 for k in dims):
+        return stride
+    return dense_stride(shape, stride)
 
 
 def same_stride(shape: tuple[Size, ...], first: tuple[Size, ...], second: tuple[Size, ...]) -> bool:
@@ -206,12 +269,30 @@ def _apart(step: Size, shape: tuple[Size, ...]) -> Size:
 
 
 def _symbolic_dense(shape: tuple[Size, ...], stride: tuple[Size, ...], dims: list[int]) -> bool:
+    """Whether the dims, from the innermost to the outermost one, are known to step over each
+    other."""
     step: Size = 1
     left = list(dims)
     while left:
         inner = next((k for k in left if _apart(stride[k], shape) == plain(step)), None)
         if inner is None:
+            inner = next((k for k in left if _is_inmost(k, left, step, shape, stride)), None)
+        if inner is None:
             return False
+        step = plain(_apart(stride[inner], shape) * shape[inner])
         left.remove(inner)
-        step = plain(step * shape[inner])
     return True
+
+
+def _is_inmost(
+    dim: int, dims: list[int], step: Size, shape: tuple[Size, ...], stride: tuple[Size, ...]
+) -> bool:
+    """Whether elements along `dim` are `step` apart, with gaps, and other dims step over all."""
+    whole = plain(stride[dim] * shape[dim])
+    return _known_at_least(stride[dim], step) and all(
+        _known_at_least(stride[other], whole) for other in dims if other != dim
+    )
+
+
+def _known_at_least(value: Size, least: Size) -> bool:
+    return not _negative(plain(value - least))

@@ -147,10 +147,10 @@ def fold_window(
         item = value(tuple(as_index(axis) for axis in window_axes(spans)))
         return Fold(work.builder.make("reduce", (item,), item.dtype, value=kind), raxes)
     op = {"sum": "add", "max": "maximum"}[kind]
-    total: Scalar | None = None
-    for place in offsets(spans):
-        item = value(tuple(as_index(k) for k in place))
-        # as eager: a later equal value does not replace an earlier one
-        total = item if total is None else work.builder.make(op, (item, total), item.dtype)
-    assert total is not None
+    items = [value(tuple(as_index(k) for k in place)) for place in offsets(spans)]
+    # as eager: sums start from 0, so that those of -0.0 are 0.0, and a later equal value does
+    # not replace an earlier maximum
+    total = work.builder.const(0.0, items[0].dtype) if kind == "sum" else items.pop(0)
+    for item in items:
+        total = work.builder.make(op, (item, total), item.dtype)
     return Fold(total, ())

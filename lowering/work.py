@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import fx
 
 from ..engine.dtypes import word_of
 from ..engine.loop_choices import LoopChoices
-from ..engine.memory import storage
+from ..engine.memory import shares_memory, storage
 from ..engine.target import load_target
 from .index import ZERO, Axis, Size, as_index, row_major
 from .loops import DTYPES, Buffer, Builder, Extern, Nest, Scalar, SizeValue, Step, Store, View
@@ -30,6 +31,7 @@ from .values import (
     Value,
     axes_for,
     dense_stride,
+    fresh_stride,
     load,
     real_axes,
     rebased,
@@ -40,8 +42,9 @@ from .values import (
     strided,
 )
 
-# Device types that loop nests are generated for; ops on any other are extern calls.
-GENERATED = frozenset({"cpu"})
+# Device types that loop nests are generated for; ops on any other are extern calls. Kernels for
+# GPUs need Triton.
+GENERATED = frozenset({"cpu"} if find_spec("triton") is None else {"cpu", "cuda"})
 
 
 class Declined(Exception):
@@ -64,10 +67,16 @@ class LoweringError(Exception):
 class Work:
     """What lowering has made so far."""
 
-    def __init__(self, gm: fx.GraphModule, loops: LoopChoices | None = None) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, loops: LoopChoices | None = None, own_random: bool = False
+    ) -> None:
         self.gm = gm
+        self.own_random = own_random  # random numbers are made in nests
+        self.seeds: dict[str, Buffer] = {}  # drawn in this graph, by device
+        self.draws = 0  # how many have been made with these
         self.loops = loops or load_target("cpu").loops
         self.builder = Builder()
+        self.device = "cpu"  # where the node that is being lowered has its results
         self.buffers: dict[str, Buffer] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.steps: list[Step] = []
@@ -89,24 +98,28 @@ class Work:
         shape: tuple[Size, ...],
         stride: tuple[Size, ...] | None = None,
         role: str = "temp",
-        device: str = "cpu",
+        device: str = "",
     ) -> Buffer:
-        """A new buffer; its name is `name` or close to it."""
+        """A new buffer, on the device at hand unless given; its name is `name` or close to it."""
         unique = _unique(name, self.buffers.keys())
         stride = row_major(shape) if stride is None else stride
-        made = self.buffers[unique] = Buffer(unique, dtype, shape, stride, role, device)
+        made = self.buffers[unique] = Buffer(
+            unique, dtype, shape, stride, role, device or self.device
+        )
         return made
 
     def buffer_of(self, name: str, meta: torch.Tensor, role: str) -> Buffer:
         """A buffer for a tensor that exists: its very strides and device."""
-        place = shape_of(meta), stride_of(meta), role, meta.device.type
+        place = shape_of(meta), stride_of(meta), role, str(meta.device)
         return self.buffer(name, word_of(meta.dtype), *place)
 
     def buffer_like(self, node: fx.Node, meta: torch.Tensor, role: str = "temp") -> Buffer:
-        """Memory for a result: eager's layout where that is dense."""
+        """Memory for a result: eager's layout where elements have places of their own."""
         shape = shape_of(meta)
-        stride = dense_stride(shape, stride_of(meta))
-        return self.buffer(node.name, word_of(meta.dtype), shape, stride, role)
+        operands = [before.meta.get("val") for before in node.all_input_nodes]
+        is_view = any(shares_memory(value, meta) for value in operands)
+        stride = (dense_stride if is_view else fresh_stride)(shape, stride_of(meta))
+        return self.buffer(node.name, word_of(meta.dtype), shape, stride, role, str(meta.device))
 
     def nest(
         self,
@@ -192,7 +205,8 @@ class Work:
         key = _memory(value, stride) or (id(value), stride)
         name, _, place = self._copies.get(key, ("", value, 0))
         if not self._holds(name, place, root(value)):
-            name = self.buffer(node.name, value.dtype, value.shape, stride).name
+            device = _device_of(node)
+            name = self.buffer(node.name, value.dtype, value.shape, stride, device=device).name
             place = len(self.steps)
             self.copy(node, self.buffers[name], value)
             self._copies[key] = (name, value, place)
@@ -211,7 +225,8 @@ class Work:
         """`value` in memory of its own (or the memory it already is)."""
         if isinstance(value, Stored):
             return value
-        return self.copy(node, self.buffer(node.name, value.dtype, value.shape), value)
+        memory = self.buffer(node.name, value.dtype, value.shape, device=_device_of(node))
+        return self.copy(node, memory, value)
 
     def copy(self, node: fx.Node, buffer: Buffer, value: Value) -> Stored:
         if buffer.dtype in DTYPES:
@@ -254,6 +269,12 @@ class Work:
         unique = _unique(name, self._step_names)
         self._step_names.add(unique)
         return unique
+
+
+def _device_of(node: fx.Node) -> str:
+    """Where the result of a node is; "" where it has none."""
+    value = node.meta.get("val")
+    return str(value.device) if isinstance(value, torch.Tensor) else ""
 
 
 def written(step: Step) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import hypothesis
@@ -9,6 +10,9 @@ import pytest
 import torch
 
 from eqsat.tests.golden import Golden
+
+if not torch.cuda.is_available():  # read when Triton is imported, by whichever test is the first
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # The same examples in every run, however slow the machine is.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)

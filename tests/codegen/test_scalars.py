@@ -14,6 +14,7 @@ from eqsat.codegen.scalars import MissingScalar, find, pick
 from eqsat.engine.rule import ScalarEntry
 from eqsat.lowering.index import Axis, as_index
 from eqsat.lowering.loops import Buffer, Builder, Nest, Scalar, Store
+from eqsat.lowering.meanings import MEANINGS
 from eqsat.tests.codegen.drafts import call, compile_texts, scalar_table
 
 TYPES = {
@@ -78,6 +79,7 @@ SPELLED: dict[str, tuple[Function, tuple[str, ...]]] = {
         )
     },
     **{name: (_line(name), WIDE) for name in ("hypot", "nextafter", "logaddexp", "ldexp")},
+    "fma": (lambda x, y, z: torch.addcmul(z, x, y), FLOATS),
     "floor_div": (_by_numbers(torch.floor_divide), NUMBERS),
     "remainder": (_by_numbers(torch.remainder), NUMBERS),
     "fmod": (_by_numbers(torch.fmod), NUMBERS),
@@ -96,6 +98,7 @@ SPELLED: dict[str, tuple[Function, tuple[str, ...]]] = {
     "bit_not": (torch.bitwise_not, (*INTS, "bool")),
     "shift_left": (torch.bitwise_left_shift, INTS),
     "shift_right": (torch.bitwise_right_shift, INTS),
+    "random_bits": (MEANINGS["random_bits"], ("i64",)),
     "silu": (F.silu, FLOATS),
     "log_sigmoid": (F.logsigmoid, WIDE),
     "mish": (F.mish, WIDE),
@@ -145,7 +148,7 @@ def _operands(entry: ScalarEntry, dtype: str) -> list[torch.Tensor]:
     return [_values(dtype, seed, entry.name) for seed in range(len(entry.args))]
 
 
-def _nest(entry: ScalarEntry, dtype: str) -> tuple[Nest, dict[str, Buffer]]:
+def nest_of(entry: ScalarEntry, dtype: str) -> tuple[Nest, dict[str, Buffer]]:
     builder, axis = Builder(), Axis("i", COUNT)
     result = "bool" if entry.type.endswith("bool") else dtype
     names = [f"x{place}" for place in range(len(entry.args))]
@@ -163,43 +166,56 @@ def table() -> Mapping[str, ScalarEntry]:
 
 @pytest.fixture(scope="module")
 def kernels(table: Mapping[str, ScalarEntry]) -> dict[tuple[str, str], tuple[KernelText, Any]]:
-    texts = {(name, dtype): emit_nest(*_nest(table[name], dtype), table) for name, dtype in CASES}
+    texts = {(name, dtype): emit_nest(*nest_of(table[name], dtype), table) for name, dtype in CASES}
     built = compile_texts({f"{n}_{d}": text for (n, d), text in texts.items()})
     return {(n, d): (text, built[f"{n}_{d}"]) for (n, d), text in texts.items()}
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_scalar_agrees_with_eager(
-    name: str, dtype: str, table: Mapping[str, ScalarEntry], kernels: Any
-) -> None:
-    operands = _operands(table[name], dtype)
+def arguments(entry: ScalarEntry, dtype: str) -> list[torch.Tensor]:
+    """Operands on which eager and every spelling are defined."""
+    name, operands = entry.name, _operands(entry, dtype)
     if name in ("floor_div", "remainder", "fmod", "trunc_div") and dtype in INTS:
         operands[1][operands[1] == 0] = 3
         if dtype != "u8":  # the one quotient that overflows traps
             operands[1][operands[1] == -1] = 5
     if name == "pow" and dtype in INTS:
         operands[1] = operands[1].abs() % 7
-    expected = _expected(name, dtype, operands)
-    actual = torch.empty(COUNT, dtype=expected.dtype)
-    text, kernel = kernels[name, dtype]
-    tensors = {f"x{place}": operand for place, operand in enumerate(operands)} | {"o": actual}
-    call(kernel, text, tensors)
+    return operands
+
+
+def compare(actual: torch.Tensor, expected: torch.Tensor, entry: ScalarEntry, dtype: str) -> None:
+    """Equal, or within what the entry's `ulp` and eager's own rounding allow."""
     tolerance = 0.0
-    if table[name].ulp and dtype in RELATIVE:
-        tolerance = max(RELATIVE[dtype], LOOSE.get(name, 0.0) if dtype == "f32" else 0.0)
-        tolerance = max(tolerance, 1e-9 if dtype == "f64" and name in LOOSE else 0.0)
+    if entry.ulp and dtype in RELATIVE:
+        loose = LOOSE.get(entry.name, 0.0)
+        tolerance = max(RELATIVE[dtype], loose if dtype == "f32" else 0.0)
+        tolerance = max(tolerance, 1e-9 if dtype == "f64" and loose else 0.0)
     # Below this magnitude eager's half and float kernels differ in denormals.
     floor = {"f32": 1e-7, "f64": 1e-14, "f16": 1e-5, "bf16": 1e-6}.get(dtype, 0.0)
     torch.testing.assert_close(
         actual, expected, rtol=tolerance, atol=floor if tolerance else 0.0, equal_nan=True
     )
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_scalar_agrees_with_eager(
+    name: str, dtype: str, table: Mapping[str, ScalarEntry], kernels: Any
+) -> None:
+    operands = arguments(table[name], dtype)
+    expected = expected_of(name, dtype, operands)
+    actual = torch.empty(COUNT, dtype=expected.dtype)
+    text, kernel = kernels[name, dtype]
+    tensors = {f"x{place}": operand for place, operand in enumerate(operands)} | {"o": actual}
+    call(kernel, text, tensors)
+    compare(actual, expected, table[name], dtype)
+    tolerance = table[name].ulp and dtype in RELATIVE
     signed = name not in ("fmax", "fmin")  # eager itself is of two minds about fmax(0.0, -0.0)
     if signed and dtype in FLOATS and expected.dtype != torch.bool and not tolerance:
         zeros = expected == 0
         assert torch.equal(actual[zeros].signbit(), expected[zeros].signbit())
 
 
-def _expected(name: str, dtype: str, operands: list[torch.Tensor]) -> torch.Tensor:
+def expected_of(name: str, dtype: str, operands: list[torch.Tensor]) -> torch.Tensor:
     """Eager's result. Some half kernels round between their steps, depending on whether an
     operand is a number; the scalar op is the form that works in float32 and rounds once."""
     wanted = SPELLED[name][0]

@@ -71,3 +71,28 @@ def test_slices_of_larger_memory_and_sizes_that_change() -> None:
         x = torch.randn(rows + 3, columns + 5)[1 : rows + 1, 2 : columns + 2]
         y = torch.randn(columns, rows)
         torch.testing.assert_close(run(x, y), program(x, y))
+
+
+def rolled(x: torch.Tensor) -> torch.Tensor:
+    return torch.roll(x, (3, -5), (0, 1)).t().contiguous()
+
+
+def rolled_flat(x: torch.Tensor) -> torch.Tensor:
+    return torch.roll(x, 7).t().contiguous()
+
+
+def folded(x: torch.Tensor) -> torch.Tensor:
+    """Rows that come out of a division of the place."""
+    rows, columns = x.shape
+    return x.reshape(rows // 2, 2 * columns).t().contiguous().view(columns, -1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("program", [rolled, rolled_flat, folded])
+def test_memory_that_is_not_walked_in_even_steps(
+    program: Callable[..., torch.Tensor], dynamic: bool
+) -> None:
+    run = torch.compile(program, backend="eqsat", dynamic=dynamic)
+    for shape in ((100, 90), (24, 131)):
+        x = torch.randn(shape)
+        assert torch.equal(run(x), program(x))

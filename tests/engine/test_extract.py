@@ -1,48 +1,12 @@
 """Extraction: optimal on small graphs, never cyclic, deterministic."""
 
-import itertools
-import random
-
 import pytest
 
+import eqsat.engine.extract as extracting
 from eqsat.engine.extract import extract
-from eqsat.engine.selection import Problem, dag_cost, topological
-
-
-def make(members, children, cost, roots, start=None):
-    owner = [0] * len(children)
-    for group, nodes in enumerate(members):
-        for node in nodes:
-            owner[node] = group
-    first = [nodes[0] if nodes else -1 for nodes in members]
-    return Problem(members, children, owner, cost, roots, start or first)
-
-
-def optimum(problem):
-    costs = [
-        dag_cost(problem, pick)
-        for pick in itertools.product(*(group or [-1] for group in problem.members))
-    ]
-    return min((cost for cost in costs if cost is not None), default=None)
-
-
-def random_problem(seed):
-    """Layered classes whose first node reads earlier classes; others read any class, so that
-    cycles are possible."""
-    rng = random.Random(seed)
-    count = rng.randint(2, 8)
-    members, children, cost = [], [], []
-    for group in range(count):
-        nodes = []
-        for place in range(rng.randint(1, 3)):
-            reach = group if place == 0 else count
-            width = rng.randint(0, min(2, reach))
-            children.append(tuple(sorted(set(rng.sample(range(reach), width)))))
-            cost.append(rng.randint(1, 20))
-            nodes.append(len(children) - 1)
-        members.append(nodes)
-    roots = sorted(set(rng.choices(range(count), k=rng.randint(1, 2))))
-    return make(members, children, cost, roots)
+from eqsat.engine.search import Search
+from eqsat.engine.selection import dag_cost, first_choice, topological
+from eqsat.tests.engine.problems import make, optimum, random_problem
 
 
 def test_a_shared_class_is_paid_once():
@@ -93,11 +57,44 @@ def test_random_graphs_against_all_choices(seed):
     assert again.node == choice.node
 
 
-def test_most_random_graphs_are_solved_optimally():
-    solved = sum(
-        extract(problem).cost == optimum(problem) for problem in map(random_problem, range(300))
+def test_random_graphs_are_solved_optimally():
+    for problem in map(random_problem, range(300)):
+        assert extract(problem).cost == optimum(problem)
+
+
+def test_no_time_for_proof_still_gives_a_sound_choice(monkeypatch):
+    monkeypatch.setattr(extracting, "STEPS", 0)
+    choices = [(problem, extract(problem)) for problem in map(random_problem, range(100))]
+    assert all(dag_cost(problem, choice.node) == choice.cost for problem, choice in choices)
+    solved = sum(choice.cost == optimum(problem) for problem, choice in choices)
+    assert solved >= 95
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_far_start_is_made_the_cheapest_by_parts(seed):
+    """Branch and bound alone, from the original graph, without the searches before it."""
+    problem = random_problem(seed)
+    node, _ = first_choice(problem)
+    search, proven = extracting._parted(Search(problem, node))
+    assert proven and search.total == optimum(problem) == dag_cost(problem, search.node)
+    assert topological(problem, search.node) is not None
+
+
+def test_unused_classes_follow_where_keeping_theirs_would_make_a_cycle():
+    # 0 input; 1 and 2 may read each other; 3 is the root and may read any of them
+    problem = make(
+        members=[[0], [1, 2], [3, 4], [5, 6]],
+        children=[(), (0,), (2,), (1,), (0,), (1,), (2,)],
+        cost=[1, 9, 1, 1, 5, 1, 1],
+        roots=[3],
     )
-    assert solved >= 285
+    search = Search(problem, [0, 1, 3, 5])
+    better = extracting._combined(search, [0, 2, 4, 5])
+    assert better.total == 1 + 5 + 1 + 1
+    kept = extracting._combined(search, [0, -1, 4, 6])
+    assert kept.total == 1 + 5 + 1 and kept.node[1] == 1
+    turned = extracting._combined(Search(problem, [0, 2, 4, 6]), [0, 1, -1, 5])
+    assert turned.total == 1 + 5 + 1, "a dearer choice is not taken"
 
 
 def test_a_root_without_a_node_is_refused():

@@ -127,6 +127,20 @@ SPELLINGS = {
         lambda a, b: torch.exp(torch.log(torch.cat([a, b], 1))) * 2,
         [POSITIVE, POSITIVE],
     ),
+    "a-list-of-any-sizes": (
+        {"xs": "list[float]", "d": "const:int"},
+        "exp(log(cat(xs, d)))",
+        "cat(cat(head(xs, -1), d), abs(xs[-1]), dim=d)",
+        lambda a, b: torch.exp(torch.log(torch.cat([a, b, a], 1))) * 2,
+        [POSITIVE, POSITIVE[:, :3]],
+    ),
+    "a-result-by-a-variable": (
+        {"x": "float[...]", "n": "const:int", "d": "const:int", "i": "const:int"},
+        "exp(log(split(x, n, d)[i]))",
+        "slice(x, d, n * i, n * (i + 1))",
+        lambda x: torch.exp(torch.log(x.split(2, 1)[1])) * 2,
+        [POSITIVE],
+    ),
     "dims-variable": (
         {"x": "float[...]", "d": "dims"},
         "sum(-(-x), d)",

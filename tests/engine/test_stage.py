@@ -358,3 +358,21 @@ def test_one_name_of_attributes_means_the_same_attributes():
     result = apply(gm, BOOK, weights={names[1]: 1, names[2]: 2})
     assert "conv-merge" not in {fired.rule for fired in result.report.firings}
     assert result.report.disabled == ()
+
+
+@pytest.mark.parametrize("book", [BOOK, RuleBook()], ids=["all rules", "a rule that finds nothing"])
+def test_equal_calls_are_one_call(book, tmp_path):
+    book = book if book.rules else rules(tmp_path, DOUBLE_NEGATION)
+    x, y = torch.randn(6, 7), torch.randn(7, 5)
+    gm = trace(lambda x, y: (x @ y + (x @ y).exp(), x @ y), x, y)
+    assert targets(gm).count(aten.mm.default) == 3
+    new = apply(gm, book).gm
+    assert targets(new).count(aten.mm.default) == 1
+    check(gm, new, x, y)
+
+
+def test_equal_draws_are_two_draws():
+    x = torch.randn(4)
+    gm = trace(lambda x: x + torch.rand(4) - torch.rand(4), x)
+    drawn = targets(gm).count(aten.rand.default)
+    assert drawn == 2 and targets(apply(gm, BOOK).gm).count(aten.rand.default) == drawn

@@ -17,15 +17,17 @@ def tensor(
     seed: int,
     values: str = "tame",
     layout: str = "dense",
+    digits: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """A tensor that depends on the arguments alone.
+    """A tensor that depends on the arguments alone; `digits` is the dtype that its values are
+    rounded to before they become those of `dtype`.
 
     `values`: "tame" (about -2 to 2, whole numbers for integers), "special" (a part of them
     nan, infinite or a zero of either sign), "ties" (few distinct ones), "index N" (0 to N - 1),
     "unique N" (the same, no two alike along the first dim).
     """
     generator = torch.Generator().manual_seed(seed)
-    made = _values(shape, dtype, values, generator)
+    made = _values(shape, digits or dtype, values, generator).to(dtype)
     return _LAYOUTS[layout](made)
 
 
@@ -39,7 +41,7 @@ def _values(
         order = torch.randperm(int(number), generator=generator)[: shape[0]]
         return order.reshape(-1, *[1] * (len(shape) - 1)).expand(shape).to(dtype).contiguous()
     if dtype == torch.bool:
-        return torch.rand(list(shape), generator=generator) < 0.5
+        return _draw(shape, generator) < 0.5
     if not dtype.is_floating_point:
         low = 0 if dtype == torch.uint8 else -4
         return torch.randint(low, 5, list(shape), generator=generator).to(dtype)
@@ -49,9 +51,14 @@ def _values(
         made = torch.randn(list(shape), generator=generator, dtype=torch.float64).clamp(-3, 3)
     if kind == "special":
         picks = torch.randint(0, len(SPECIAL), list(shape), generator=generator)
-        mask = torch.rand(list(shape), generator=generator) < 0.2
+        mask = _draw(shape, generator) < 0.2
         made = torch.where(mask, torch.tensor(SPECIAL, dtype=made.dtype)[picks], made)
     return made.to(dtype)
+
+
+def _draw(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """The same whatever the default dtype is."""
+    return torch.rand(list(shape), generator=generator, dtype=torch.float32)
 
 
 def _transposed(made: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,18 @@ Runs under this mode show which results depend on rounding, and by how much (Mon
 arithmetic). Results that are exact stay as they are, and so does what only moves or selects.
 Eager has two loops for most pointwise ops, one for single elements and one for vectors, which
 differ in the sign of zeros, say: every other run takes the one, the rest the other.
+
+Noise is never larger than what eager is off by itself:
+
+- one or two units in the last place of a result, or of the largest element that is summed up;
+- the difference between the op in float32 and in float64 on numbers near to those given, which
+  is what its formula loses (`1 + erf(x)` for small results, `digamma` beside its root);
+- where a product is added within the op, a rounding of the product: eager rounds once on
+  machines that multiply and add in one instruction, twice on others;
+- a result that is no larger than its own noise may be an exact 0;
+- which of two equal zeros is the extreme of a row depends on how eager walks it, and so does
+  whether the mean of var_mean is nan or infinite;
+- the sign of a nan that arithmetic gives means nothing (IEEE 754, 6.3).
 """
 
 from __future__ import annotations
@@ -37,6 +49,18 @@ _MAPS = """elu_backward hardtanh_backward leaky_relu_backward mish_backward soft
 log_sigmoid_backward hardswish_backward hardsigmoid_backward softshrink_backward
 hardshrink_backward fmod remainder"""
 MAPS = frozenset(_MAPS.split())
+# They add a product to an operand, the first one or the one named here.
+PRODUCTS = {"addcmul": 0, "addcdiv": 0, "lerp": 0, "add": 0, "sub": 0, "rsub": 1}
+# Exact, but what they make of a nan is a nan without a sign.
+_ORDERS = """clamp clamp_max clamp_min cummax cummin fmax fmin hardtanh heaviside leaky_relu
+max_pool2d_with_indices maximum median minimum relu threshold ceil floor round trunc hardshrink
+_adaptive_max_pool1d adaptive_max_pool2d """
+# Extremes of rows. Where the place of one is told, too, eager takes the first of two zeros; a
+# compiler that sees nobody read the place may take the other, as amax does.
+EXTREMES = frozenset(["amax", "amin", "aminmax", "max", "min"])
+# Means and variances that eager updates with each element.
+RUNNING = frozenset(["var", "var_mean", "std", "std_mean"])
+UNSIGNED = EXTREMES | frozenset(_ORDERS.split())
 # They end in the logarithm of a sum that is 1 or larger, whose rounding no input shows.
 LOGARITHMS = frozenset(("_log_softmax", "logsumexp", "logaddexp", "logaddexp2"))
 
@@ -58,12 +82,20 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = dict(kwargs or {})
         if _is_pointwise(func) and not _draws(func):
-            return self._by_other_loop(func, args, kwargs)
-        return self._run(func, args, kwargs)
+            result = self._by_other_loop(func, args, kwargs)
+        else:
+            result = self._run(func, args, kwargs)
+        leaves = pytree.tree_leaves(result)
+        if _name(func) in EXTREMES:
+            self._sign_ties(func, args, kwargs, leaves)
+        if _rounds(func) or _name(func) in UNSIGNED:
+            self._sign_nans(leaves)
+        return result
 
     def _by_other_loop(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The values that the other loop gives, in the layout that eager gives."""
-        before = _copied((args, kwargs))
+        # a memory format says where results lie, which what is laid out anew has no use for
+        before = _copied((args, {k: v for k, v in kwargs.items() if k != "memory_format"}))
         result = func(*args, **kwargs)
         if not _is_float(result) or not result.numel():
             return result
@@ -84,17 +116,50 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         for here, there in zip(pytree.tree_leaves(result), other, strict=True):
             if _is_float(here) and here.numel() and _is_float(there):
-                _write(here, there.to(here.dtype))
+                _write(here, self._vanishing(here, there).to(here.dtype))
         return result
+
+    def _vanishing(self, here: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+        """`there`, the noisy form of `here`: what is within its own noise of zero may be zero."""
+        if here.shape != there.shape:
+            return there
+        apart = (here - there.to(here.dtype)).abs()
+        draw = torch.rand(there.shape, generator=self._generator)
+        within = (apart > 0) & (here.abs() <= 2 * apart)
+        return torch.where(within & (draw < 0.3), 0.0, there)
+
+    def _sign_nans(self, leaves: Sequence[Any]) -> None:
+        for here in filter(_is_float, leaves):
+            if here.isnan().any():
+                draw = torch.rand(here.shape, generator=self._generator)
+                _write(here, torch.where(here.isnan() & (draw < 0.5), -here, here))
+
+    def _sign_ties(self, func: Any, args: Any, kwargs: Any, leaves: Sequence[Any]) -> None:
+        """Extremes of rows that hold zeros of both signs get either."""
+        x, *rest = args
+        if not _is_float(x):
+            return
+        both: list[torch.Tensor] | None = None
+        for negative in (False, True):
+            marks = ((x == 0) & (x.signbit() == negative)).to(x.dtype)
+            sides = (pytree.tree_leaves(func(sign * marks, *rest, **kwargs)) for sign in (1, -1))
+            some = [(low != 0) | (high != 0) for low, high in zip(*sides, strict=True)]
+            both = some if both is None else [a & b for a, b in zip(both, some, strict=True)]
+        for here, tied in zip(leaves, both or (), strict=True):
+            draw = torch.rand(here.shape, generator=self._generator)
+            if _is_float(here):
+                here.copy_(torch.where(tied & (here == 0) & (draw < 0.5), -here, here))
 
     def _disturbed(self, func: Any, given: Any) -> list[Any] | None:
         """What the op could give instead; None where it is exact."""
+        backwards = _name(func) in RUNNING and self._vectors
+        given = _backwards(given) if backwards else given
         wide = _call(func, given, torch.float64)
         narrow = _call(func, given, torch.float32)
         if narrow is None:
             return None
         if wide is not None and all(_agree(*pair) for pair in zip(wide, narrow, strict=True)):
-            return None
+            return narrow if backwards else None
         pointwise = _is_pointwise(func)
         shaken = given if pointwise else pytree.tree_map(self._shake_all, given)
         results = _call(func, shaken, torch.float32)
@@ -104,8 +169,34 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [self._shake_from(self._shake(here), 1.0) for here in results]
         if not pointwise:
             return [self._sign_zeros(self._shake(here)) for here in results]
-        exact = narrow if wide is None else wide
-        return [self._shake_unless(here, sure) for here, sure in zip(results, exact, strict=True)]
+        nothing = [None] * len(results)
+        return [
+            self._shake_unless(here, sure, loss, product)
+            for here, sure, loss, product in zip(
+                results,
+                narrow if wide is None else wide,
+                _losses(func, self._near(given)) or nothing,
+                _products(func, given, results) or nothing,
+                strict=True,
+            )
+        ]
+
+    def _near(self, given: Any) -> Any:
+        """Numbers for which the formula of a pointwise op loses as much as for those given: what
+        is next to them, or 1% off where there is one operand, with which nothing can cancel."""
+        floats = [value for value in pytree.tree_leaves(given) if _is_float(value)]
+        if len(floats) != 1:
+            return pytree.tree_map(self._shake, given)
+        draw = 2 * torch.rand(floats[0].shape, generator=self._generator) - 1
+        return pytree.tree_map(lambda v: v * (1 + 0.01 * draw) if v is floats[0] else v, given)
+
+    def _off_by(self, here: Any, loss: Any) -> Any:
+        """`loss` is that of float32."""
+        if loss is None or here.shape != loss.shape:
+            return here
+        draw = torch.rand(here.shape, generator=self._generator, dtype=here.dtype)
+        share = torch.finfo(here.dtype).eps / torch.finfo(torch.float32).eps
+        return here + (2 * draw - 1) * (loss * share).to(here.dtype)
 
     def _sign_zeros(self, value: Any) -> Any:
         """Zeros of either sign: which it is depends on the formula that is taken."""
@@ -114,14 +205,15 @@ class Noise(TorchDispatchMode):  # type: ignore[no-untyped-call]
         draw = torch.rand(value.shape, generator=self._generator)
         return torch.where((value == 0) & (draw < 0.5), -value, value)
 
-    def _shake_unless(self, here: Any, sure: Any) -> Any:
-        """Elements that are exact as they are stay so."""
+    def _shake_unless(self, here: Any, sure: Any, loss: Any, product: Any) -> Any:
+        """Off by a few units, by `loss` and by `product`; elements that are exact as they are
+        by the latter alone."""
         if not _is_float(here):
             return here
-        shaken = self._shake(here)
+        shaken = self._off_by(self._shake(here), loss)
         if sure.dtype == torch.float64 and here.dtype != torch.float64:
-            return torch.where(sure == here.double(), here, shaken)
-        return shaken
+            shaken = torch.where(sure == here.double(), here, shaken)
+        return self._off_by(shaken, product)
 
     def _shake_all(self, value: Any) -> Any:
         """Off by as much as the largest element is, as sums and what is made of them are."""
@@ -217,6 +309,37 @@ def _call(func: Any, given: Any, least: torch.dtype) -> list[Any] | None:
     except (RuntimeError, NotImplementedError):
         return None
     return found
+
+
+def _losses(func: Any, given: Any) -> list[Any] | None:
+    """How far apart the results are in float32 and in float64 on the same float32 numbers;
+    None where the op refuses."""
+    narrow = pytree.tree_map(lambda v: v.float() if _is_float(v) else v, given)
+    low, high = (_call(func, narrow, dtype) for dtype in (torch.float32, torch.float64))
+    if low is None or high is None:
+        return None
+    return [
+        (b - a.double()).abs().nan_to_num(0, 0, 0) if _is_float(a) else a
+        for a, b in zip(low, high, strict=True)
+    ]
+
+
+def _products(func: Any, given: Any, results: Sequence[Any]) -> list[Any] | None:
+    """By how much the rounding of an inner product to float32 changes results."""
+    args, kwargs = given
+    scaled = _name(func) not in ("add", "sub", "rsub") or kwargs.get("alpha", 1) != 1
+    if _name(func) not in PRODUCTS or not scaled:
+        return None
+    other = args[PRODUCTS[_name(func)]]
+    half = torch.finfo(torch.float32).eps / 2
+    return [(here - other).abs().nan_to_num(0, 0, 0) * half for here in results]
+
+
+def _backwards(given: Any) -> Any:
+    """The arguments of a reduction, its operand from the end to the beginning."""
+    (x, *rest), kwargs = given
+    dims = rest[0] if rest and rest[0] else tuple(range(x.dim()))
+    return (x.flip(dims), *rest), kwargs
 
 
 def _agree(wide: Any, narrow: Any) -> bool:

@@ -2,9 +2,9 @@
 
 Takes a program; gives a `Verdict`. Bits are compared first. Where floats differ, eager runs
 again with noise (`noise.py`), a few times, then many times, and with float64 in place of all
-float types. What still differs is held against torch's own `aot_eager` backend and against its
-metadata functions: where those differ from eager in the same things, torch's capture and not
-eqsat is behind it.
+float types. What still differs is held against torch's own `aot_eager` backend, its metadata
+functions and its traced graph (`announced.py`): where those differ from eager in the same
+things, torch's capture and not eqsat is behind it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import eqsat.backend as roof
 from eqsat.config import config
 from eqsat.lowering.interpret import interpret
 
+from .announced import announced, traced
 from .compare import Complaint, compare
 from .noise import Noise
 from .outcome import (
     Outcome,
-    announced_strides,
     rounded,
     run_compiled,
     run_eager,
@@ -85,17 +85,23 @@ def _judge_closely(program: Program, eager: Sequence[Outcome], ours: Sequence[Ou
     theirs = run_compiled(program, functools.partial(_compiled, program, "aot_eager", {}))
     inherited = compare(eager, theirs, samples)
     known = {complaint.key() for complaint in inherited}
-    known |= {(place, "strides", "") for place in _as_announced(program, ours)}
+    known |= {(*place, "") for place in _as_announced(program, ours)}
     left = [one for one in complaints if one.key() not in known]
     return Verdict("differs" if left else "torch", tuple(left or complaints))
 
 
-def _as_announced(program: Program, ours: Sequence[Outcome]) -> Iterator[str]:
-    """Outputs with the strides that torch's metadata functions, though not its kernels, give."""
-    for call, (outcome, said) in enumerate(zip(ours, announced_strides(program), strict=True)):
-        for place, (seen, stride) in enumerate(zip(outcome.outputs, said, strict=False)):
-            if seen.stride == stride:
-                yield f"call {call}, output {place}"
+def _as_announced(program: Program, ours: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
+    """Outputs, and what of them is as torch's metadata functions, or its traced graph, though
+    not its kernels, give it."""
+    for said in (announced(program), traced(program)):
+        for call, (outcome, looks) in enumerate(zip(ours, said, strict=True)):
+            for place, (seen, look) in enumerate(zip(outcome.outputs, looks, strict=False)):
+                if look is None or not isinstance(seen.value, torch.Tensor):
+                    continue
+                if seen.stride == look.stride:
+                    yield f"call {call}, output {place}", "strides"
+                if (tuple(seen.value.shape), seen.value.dtype) == (look.shape, look.dtype):
+                    yield f"call {call}, output {place}", "metadata"
 
 
 def _worse_than_eager(
@@ -119,7 +125,11 @@ def run_ours(program: Program) -> list[Outcome]:
     options = {"extraction": program.settings.extraction}
     compiled = functools.partial(_compiled, program, "eqsat", options)
     interpreted = program.settings.interpreted
-    with config.patch(strict=True), _interpreted() if interpreted else contextlib.nullcontext():
+    # Every step is checked; only what is built has a first call to check.
+    with (
+        config.patch(strict=True, verify=not interpreted),
+        _interpreted() if interpreted else contextlib.nullcontext(),
+    ):
         return run_compiled(program, compiled)
 
 

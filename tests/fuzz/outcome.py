@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .programs import Program
 
@@ -49,18 +48,29 @@ def run_eager(program: Program, mode: AbstractContextManager[Any] | None = None)
 
 
 def run_wide(program: Program) -> list[Outcome]:
-    """The same with float64 in place of every other float type."""
-    source = program.source()
+    """The same with float64 in place of every other float type, on the same inputs."""
+    function = program.function()
     for name in ("float32", "float16", "bfloat16"):
-        source = source.replace(f"torch.{name}", "torch.float64")
+        function = function.replace(f"torch.{name}", "torch.float64")
     for name in (".float()", ".half()", ".bfloat16()"):
-        source = source.replace(name, ".double()")
+        function = function.replace(name, ".double()")
+    source = program.source().replace(program.function(), f"{_WIDE_TENSOR}{function}")
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         return _run(program, source, lambda function: function)
     finally:
         torch.set_default_dtype(before)
+
+
+# Inputs keep the digits of their own dtype: what is computed in float64 is what eager was given.
+_WIDE_TENSOR = """
+def tensor(shape, dtype, *rest, narrow_tensor=tensor):
+    wide = torch.float64 if dtype.is_floating_point else dtype
+    return narrow_tensor(shape, wide, *rest, digits=dtype)
+
+
+"""
 
 
 def run_compiled(program: Program, compiled: Callable[[Function], Function]) -> list[Outcome]:
@@ -74,7 +84,7 @@ def _run(
     compiled: Callable[[Function], Function],
     mode: AbstractContextManager[Any] | None = None,
 ) -> list[Outcome]:
-    names = _names_of(source)
+    names = names_of(source)
     function = compiled(names["f"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -158,28 +168,8 @@ def _relation(one: Any, other: Any) -> Any:
     return one.data_ptr() - other.data_ptr()
 
 
-def announced_strides(program: Program) -> list[list[tuple[int, ...] | None]]:
-    """The strides of the outputs of each call as torch's metadata functions tell them, which
-    compilers build upon; empty where they do not know."""
-    names = _names_of(program.source())
-    found: list[list[tuple[int, ...] | None]] = []
-    for sizes in program.calls:
-        mode = FakeTensorMode()
-        inputs = [_fake(mode, value) for value in names["inputs"](*sizes)]
-        try:
-            with mode, torch.no_grad():
-                results = names["f"](*inputs)
-        except Exception:
-            results = ()
-        found.append([r.stride() if isinstance(r, torch.Tensor) else None for r in results])
-    return found
-
-
-def _fake(mode: FakeTensorMode, value: Any) -> Any:
-    return mode.from_tensor(value.detach()) if isinstance(value, torch.Tensor) else value
-
-
-def _names_of(source: str) -> dict[str, Any]:
+def names_of(source: str) -> dict[str, Any]:
+    """What the text of a program defines."""
     names: dict[str, Any] = {}
     exec(compile(source, "<program>", "exec"), names)
     return names
@@ -208,7 +198,7 @@ def _cast(value: Any, like: Any) -> Any:
 def trace_values(program: Program, count: int) -> dict[str, Any] | None:
     """What each variable holds in eager after the first `count` statements of the first call;
     None where they do not run."""
-    names = _names_of(program.source())
+    names = names_of(program.source())
     inputs = names["inputs"](*program.calls[0])
     values = dict(zip((entry.name for entry in program.inputs), inputs, strict=True))
     env = {**names, **values}

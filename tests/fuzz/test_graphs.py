@@ -14,6 +14,7 @@ import torch
 import eqsat
 from eqsat.lowering import lower
 from eqsat.tests.fuzz import graphs
+from eqsat.tests.fuzz.announced import Look, announced, laid_out, traced
 from eqsat.tests.fuzz.compare import Complaint, compare, wrong_elements
 from eqsat.tests.fuzz.generate import generate
 from eqsat.tests.fuzz.graphs import Finding, examine_all, examine_program, write
@@ -179,7 +180,7 @@ def test_each_property_is_compared(what: str, monkeypatch: pytest.MonkeyPatch) -
     assert judge(program).kind == "same"
 
     def compiled(function: Any, backend: str = "", **_: Any) -> Any:
-        return function if backend == "aot_eager" else lambda a: (wrong(a),)
+        return (lambda a: (wrong(a),)) if backend == "eqsat" else function
 
     monkeypatch.setattr(torch, "compile", compiled)
     verdict = judge(program)
@@ -197,7 +198,7 @@ def test_writes_beside_an_input_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
             a.as_strided((1,), (1,), 1).fill_(7)  # between the first two elements
             return result
 
-        return function if backend == "aot_eager" else run
+        return run if backend == "eqsat" else function
 
     monkeypatch.setattr(torch, "compile", compiled)
     assert [(one.place, one.what) for one in judge(program).complaints] == [
@@ -217,10 +218,29 @@ def test_gradients_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
             b = a * 2
             return (function(a)[0].detach() + b - b.detach(),)
 
-        return function if backend == "aot_eager" else run
+        return run if backend == "eqsat" else function
 
     monkeypatch.setattr(torch, "compile", compiled)
     assert {one.place for one in judge(program).complaints} == {"call 0, gradient 0"}
+
+
+def test_what_torch_announces_otherwise_is_no_failure() -> None:
+    """Its kernel leaves an empty tensor as it is, its metadata functions do not."""
+    inputs = {"a": "tensor((0, 2, 2, 2), torch.float32, 1)"}
+    program = program_of("v1 = F.pixel_unshuffle(a, 2)", outputs="v1", inputs=inputs)
+    (look,) = announced(program)[0]
+    assert look is not None and look.shape == (0, 8, 1, 1)
+    verdict = judge(program)
+    assert (verdict.kind, verdict.signature()) == ("torch", {"metadata"})
+
+
+def test_strides_of_the_traced_graph() -> None:
+    """Where a graph says other strides than the op gives, its results are laid out as it says."""
+    program = program_of("v1 = a.sin().t()", "v2 = a + 1", outputs="v1", inputs=A)
+    eager = run_eager(program)[0].outputs[0]
+    assert traced(program)[0][0] == Look(tuple(eager.value.shape), torch.float32, eager.stride)
+    turned = laid_out(torch.ones(2, 3), torch.empty(3, 2, device="meta").t())
+    assert turned.stride() == (1, 2) and bool((turned == 1).all())
 
 
 def test_what_torch_itself_changes_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:

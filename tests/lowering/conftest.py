@@ -1,8 +1,9 @@
-"""Hand-built loop programs for tests of fusion, planning and simplification."""
+"""Hand-built loop programs for tests of fusion, planning and simplification. Whatever a test
+compiles is checked after every step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +22,13 @@ from eqsat.lowering.loops import (
     Store,
     View,
 )
+from eqsat.tests.verifying import verified
+
+
+@pytest.fixture(autouse=True)
+def _verified() -> Iterator[None]:
+    with verified():
+        yield
 
 
 class Maker:

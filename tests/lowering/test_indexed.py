@@ -109,6 +109,8 @@ WRITES: list[Callable[..., Any]] = [
     lambda x, small, src: x.scatter_add(1, small[:5], src[:5]),
     lambda ints, small: ints.scatter_add(0, small, small * 2**62),
     lambda x, i, src: x.scatter_add(0, i[:, None].expand(9, 6), src),
+    lambda x, small, src: x.scatter(0, small, src, reduce="add"),
+    lambda x, small: x.scatter(0, small, 1.5, reduce="multiply"),
     lambda x, small, src: x.scatter_reduce(0, small, src, "sum"),
     lambda x, small, src: x.scatter_reduce(0, small, src, "prod"),
     lambda x, small, src: x.scatter_reduce(0, small, src, "amax"),
@@ -202,13 +204,13 @@ REFUSED: list[Callable[..., Any]] = [
     lambda x, i, src: x.index_add(0, i + 1, src),
     lambda x, i: x[:, 0].index_add(0, i + 1, i * 0.5),
     lambda x, i, src: x.index_copy(0, i - 5, src),
+    lambda x, small, src: x.scatter(0, small * 5, src, reduce="add"),
     lambda x, i: x.index_fill(0, i + 5, 1.0),
     lambda x, i: F.embedding(i + 1, x).sum() * 0,
 ]
 # What nests do not cover stays a call of the op.
 CALLED: list[Callable[..., Any]] = [
     lambda x, small, src: x.half().scatter_reduce(0, small, src.half(), "mean"),
-    lambda x, small, src: x.scatter(0, small, src, reduce="add"),
     lambda x, mask: x.masked_scatter(mask, torch.arange(30.0)),
     lambda wide, long: aten.embedding_dense_backward(wide, long, 5, -1, True),
     lambda empty, none: empty.index_select(0, none),

@@ -81,6 +81,7 @@ CASES: list[Callable[..., Any]] = [
     lambda y, w3: F.group_norm(y.reshape(2, 3, 20), 3, w3, w3),
     lambda y, w3: F.group_norm(y, 1, w3, w3),
     lambda x, w: F.rms_norm(x, (6,), w),
+    lambda x, w: torch.ops.aten._fused_rms_norm(x, (6,), w, None),
     lambda y, w3: F.batch_norm(y, w3, w3.abs(), w3, w3),
     lambda xi: xi.sum(),
     lambda xi: xi.float().mean(),

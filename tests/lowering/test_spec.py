@@ -13,6 +13,7 @@ from eqsat.lowering.index import Axis, Gathered, Index, as_index
 from eqsat.lowering.interpret import BadProgram, interpret
 from eqsat.lowering.loops import Buffer, Builder, Extern, Nest, Program, Scalar, Store, View
 from eqsat.lowering.spec import problems
+from eqsat.lowering.values import decided
 
 I = Axis("i", 4)  # noqa: E741
 AT = (as_index(I),)
@@ -99,3 +100,35 @@ def test_atomic_adds_collide() -> None:
     add = Nest("m", (I,), (), (Store("y", (as_index(1),), load(builder), "add"),))
     (got,) = interpret(replace(zero, steps=(*zero.steps, add)), [torch.ones(4)])
     assert got.tolist() == [0.0, 4.0, 0.0, 0.0]
+
+
+def test_a_mask_that_holds_nowhere_excuses_a_load() -> None:
+    """It is never run; one that may hold is looked at."""
+    builder = Builder()
+    place = builder.make("index", (), "i64", index=AT)
+    for bound, fine in ((0, True), (1, False)):
+        mask = builder.make("lt", (place, builder.const(bound, "i64")), "bool")
+        args = (mask, builder.const(7.0, "f32"))
+        beyond = builder.make("load", args, "f32", buffer="x", index=(as_index(9),))
+        assert (list(problems(program(beyond))) == []) == fine
+
+
+def test_what_bounds_say_of_a_mask() -> None:
+    builder = Builder()
+    place = builder.make("index", (), "i64", index=AT)  # 0 .. 3
+
+    def holds(op: str, bound: int) -> bool | None:
+        return decided(builder.make(op, (place, builder.const(bound, "i64")), "bool"))
+
+    assert [holds("lt", k) for k in (0, 1, 3, 4)] == [False, None, None, True]
+    assert [holds("ge", k) for k in (0, 1, 3, 4)] == [True, None, None, False]
+    assert [holds("gt", k) for k in (-1, 0, 2, 3)] == [True, None, None, False]
+    assert [holds("le", k) for k in (-1, 0, 2, 3)] == [False, None, None, True]
+    yes, no = (builder.const(value, "bool") for value in (True, False))
+    maybe = builder.make("lt", (place, builder.const(2, "i64")), "bool")
+    pairs = [(yes, yes), (maybe, no), (yes, maybe)]
+    assert [decided(builder.make("logical_and", pair, "bool")) for pair in pairs] == [
+        True,
+        False,
+        None,
+    ]

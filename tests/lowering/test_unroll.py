@@ -8,18 +8,23 @@ from typing import Any
 import pytest
 import torch
 
+from eqsat.engine.loop_choices import LoopChoices
+from eqsat.engine.target import load_target
 from eqsat.lowering.fuse import fuse
 from eqsat.lowering.interpret import interpret
 from eqsat.lowering.loops import Nest, Program
 from eqsat.lowering.spec import problems
-from eqsat.lowering.unroll import LONGEST, unrolled
+from eqsat.lowering.unroll import unrolled
 
 NAN, INF = float("nan"), float("inf")
+LOOPS = load_target("cpu").loops
+LONGEST = LOOPS.unrolled_points
 
 
-def written_out(m: Any, program: Program) -> Program:
+def written_out(m: Any, program: Program, loops: LoopChoices = LOOPS) -> Program:
     steps = tuple(
-        unrolled(step, m.builder) if isinstance(step, Nest) else step for step in program.steps
+        unrolled(step, m.builder, loops) if isinstance(step, Nest) else step
+        for step in program.steps
     )
     return replace(program, steps=steps)
 
@@ -66,6 +71,24 @@ def test_left_as_a_loop(maker: Any, kind: str, size: int, dtype: str) -> None:
     out = m.reduction("out", (5,), (size,), kind, lambda *at: m.load(x, *at), "output", dtype)
     program = m.program(out)
     assert written_out(m, program).steps == program.steps
+
+
+@pytest.mark.parametrize("changed", [{"unrolled_points": 2}, {"unrolled_scalars": 5}])
+def test_the_target_says_what_is_short(maker: Any, changed: dict[str, int]) -> None:
+    m = maker
+    x = m.input("x", (5, 3))
+    program = m.program(m.reduction("out", (5,), (3,), "sum", lambda *at: m.load(x, *at), "output"))
+    assert not written_out(m, program).steps[0].raxes
+    assert written_out(m, program, replace(LOOPS, **changed)).steps == program.steps
+
+
+def test_fusion_asks_the_target(maker: Any, fusion_rules: Any) -> None:
+    m = maker
+    x = m.input("x", (5, 3))
+    program = m.program(m.reduction("out", (5,), (3,), "sum", lambda *at: m.load(x, *at), "output"))
+    assert not fuse(program, fusion_rules)[0].steps[0].raxes
+    loops = replace(LOOPS, unrolled_points=2)
+    assert fuse(program, fusion_rules, loops)[0].steps[0].raxes
 
 
 def test_a_row_that_others_walk_stays_a_loop(maker: Any, fusion_rules: Any) -> None:

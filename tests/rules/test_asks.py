@@ -118,8 +118,7 @@ def test_row_2_the_part_that_does_not_match_is_told(
     assert "fired once, kept 1" in answer(tmp_path, capsys, SCRIPT, *ASKED, numerics="fast")
 
 
-# Spellings of Inductor that rules of ours know, in inference, by the number of their pattern.
-KNOWN = {1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 16, 21, 22, 23, 25, 26, 27, 28}
+HALVES = {7, 8, 9, 10}  # patterns of Inductor that cast their softmax to f16
 
 
 def spelling(number: int) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -134,7 +133,8 @@ def spelling(number: int) -> tuple[Callable[..., Any], dict[str, Any]]:
     values: dict[str, Any] = {}
     for name in inspect.signature(found).parameters:
         if name in ("query", "key", "value"):
-            values[name] = torch.randn(*((8, 48, 48) if number == 13 else shape))
+            dtype = torch.float16 if number in HALVES else torch.float32
+            values[name] = torch.randn((8, 48, 48) if number == 13 else shape, dtype=dtype)
         elif "scale" in name or "dropout" in name:
             values[name] = 0.0 if "dropout" in name else 5.5
         elif number in (15, 17, 20):
@@ -159,8 +159,7 @@ def test_row_6_one_rule_for_each_idea_and_not_for_each_spelling(number: int) -> 
     with recording() as reports, torch.no_grad():
         made = torch.compile(fn, backend="eqsat", options={"strict": True, "numerics": "fast"})
         torch.testing.assert_close(made(**values), fn(**values), rtol=5e-2, atol=2e-3)
-    found = any(name.startswith("sdpa-from") for name in fired(reports))
-    assert found == (number in KNOWN)
+    assert any("scaled_dot_product" in extern.target for r in reports for extern in r.externs)
 
 
 def test_row_11_a_rule_that_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def fired(gm: fx.GraphModule, rule: Rule, book: RuleBook) -> set[str]:
     return {firing.rule for firing in report.firings}
 
 
-# Some of all; and those whose left side binds constants inside a list.
-SOME = [*RULES[::80], *(rule for rule in RULES if rule.name.startswith("split-sizes-"))]
+# Some of all; and those whose left side has lists, or binds which result is meant.
+SOME = [*RULES[::80], *(rule for rule in RULES if "-piece" in rule.name)]
 
 
 @pytest.mark.parametrize("rule", SOME, ids=lambda rule: rule.name)

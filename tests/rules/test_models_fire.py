@@ -121,9 +121,9 @@ def _is_parameter(name: str) -> bool:
 
 
 INFERENCE = [
-    (Attention(False), (2, 5, 16), "fast", {"matmul-from-bmm", "sdpa-from-masked-softmax"}),
+    (Attention(False), (2, 5, 16), "fast", {"matmul-from-bmm", "sdpa-from-masked-softmax/softmax"}),
     (Attention(False), (2, 5, 16), "default", {"qkv-merge-bias", "softmax-split", "copy-drop"}),
-    (Attention(True), (2, 5, 16), "fast", {"masked-fill-as-where", "sdpa-from-causal-softmax"}),
+    (Attention(True), (2, 5, 16), "fast", {"filled-scores-as-sum/softmax", "sdpa-causal-mask"}),
     (Gated(), (2, 5, 16), "default", {"pow-two", "mean-split", "gate-up-merge", "cast-same-drop"}),
     (OldGelu(), (8, 16), "default", {"gelu-from-tanh", "gelu-tanh-split"}),
     (images(), (2, 3, 9, 9), "default", {"batch-norm-split"}),
