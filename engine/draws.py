@@ -36,4 +36,12 @@ def _draws(node: fx.Node) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return torch.Tag.nondeterministic_seeded in target.tags
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    return node.op.startswith("call_") and any(word in name for word in _WORDS)
+    if not node.op.startswith("call_") or not any(word in name for word in _WORDS):
+        return False
+    return not ("dropout" in name and _keeps_all(node))
+
+
+def _keeps_all(node: fx.Node) -> bool:
+    """Whether a call of dropout is one that eager draws nothing for (ATen's `dropout_impl`)."""
+    p, training = (*node.args[1:3], *(0.5, True)[len(node.args[1:3]) :])
+    return node.kwargs.get("p", p) == 0 or node.kwargs.get("training", training) is False

@@ -60,6 +60,21 @@ class _Norm:
         flat = self.make("sub", slope, level)
         return self.make("mul", self.make("sub", flat, self.make("mul", unit, tilt)), scale)
 
+    def open_through(
+        self, space: Space, slope: Scalar, item: Scalar, center: Scalar, scale: Scalar
+    ) -> Scalar:
+        """The same as eager's kernel for rows computes it, which shows where something is
+        infinite: scale * slope + item * b - (b * center + scale * mean(slope)) with
+        b = scale^3 * (center * mean(slope) - mean(slope * item))."""
+        level = self.mean("level", slope, space)
+        tilt = self.mean("tilt", self.make("mul", slope, item), space)
+        lean = self.make("sub", self.make("mul", level, center), tilt)
+        for _ in range(3):
+            lean = self.make("mul", lean, scale)
+        rest = self.make("add", self.make("mul", lean, center), self.make("mul", level, scale))
+        total = self.make("add", self.make("mul", slope, scale), self.make("mul", item, lean))
+        return self.make("sub", total, rest)
+
     def total(self, meta: torch.Tensor, space: Space, value: Scalar) -> Stored:
         """The sum over a space, as a result like `meta`."""
         return fold(
@@ -101,8 +116,8 @@ def layer_norm_backward(
     if mask[0] and 0 in read:
         at = rows.whole
         slope = norm.scaled(norm.read(grad, at), weight, at[lead:])
-        off = norm.make("sub", norm.read(x, at), norm.read(mean, rows.kept))
-        value = norm.through(rows, slope, off, norm.read(rstd, rows.kept))
+        center, scale = norm.read(mean, rows.kept), norm.read(rstd, rows.kept)
+        value = norm.open_through(rows, slope, norm.read(x, at), center, scale)
         found[0] = last(work, node, metas[0], rows, value)
     at = columns.whole
     row = (*at[:lead], *rows.kept[lead:])

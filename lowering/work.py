@@ -43,8 +43,9 @@ from .values import (
 )
 
 # Device types that loop nests are generated for; ops on any other are extern calls. Kernels for
-# GPUs need Triton.
-GENERATED = frozenset({"cpu"} if find_spec("triton") is None else {"cpu", "cuda"})
+# GPUs need Triton and the CUDA driver ("cuda" is what torch calls AMD's GPUs, too).
+_HAS_KERNELS = find_spec("triton") is not None and torch.version.hip is None
+GENERATED = frozenset({"cpu", "cuda"} if _HAS_KERNELS else {"cpu"})
 
 
 class Declined(Exception):

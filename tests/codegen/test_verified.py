@@ -137,8 +137,8 @@ def broken_step(step: str, patch: pytest.MonkeyPatch) -> None:
     """Makes a step of the compile give a program that is wrong."""
     whole = getattr(backend, step)
 
-    def wrong(*args: Any) -> Any:
-        made = whole(*args)
+    def wrong(*args: Any, **how: Any) -> Any:
+        made = whole(*args, **how)
         program = made[0] if isinstance(made, tuple) else made
         nest = program.steps[-1]
         store = nest.stores[0]

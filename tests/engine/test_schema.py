@@ -77,7 +77,9 @@ def mapped() -> Iterator[tuple[Path, str]]:
 
 def test_every_rule_file_has_a_schema_that_takes_it() -> None:
     found = dict(mapped())
-    assert set(found) == set((ROOT / "rules").glob("**/*.yaml"))
+    files = set((ROOT / "rules").glob("**/*.yaml"))
+    sets = set((ROOT / "rules" / "rule_sets").glob("**/*.yaml"))  # what others have, no rules
+    assert set(found) == files - sets
     for path, name in found.items():
         value = yaml.load(path.read_text(), _Loader)
         assert list(problems(value, SCHEMAS[name], path.name)) == []

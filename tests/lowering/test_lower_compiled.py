@@ -243,8 +243,8 @@ def test_a_tensor_that_is_returned_twice_is_one_tensor() -> None:
     x = graph.placeholder("x")
     total = graph.call_function(torch.ops.aten.neg.default, (x,))
     turned = graph.call_function(torch.ops.aten.alias.default, (total,))
-    for node in (x, total, turned):
-        node.meta["val"] = torch.zeros(4)
+    made = torch.zeros(4)
+    x.meta["val"], total.meta["val"], turned.meta["val"] = torch.zeros(4), made, made.view(4)
     graph.output((total, total, turned))
     first, again, other = interpret(lower(fx.GraphModule({}, graph), TABLE, {}), [torch.ones(4)])
     assert first is again
