@@ -43,5 +43,6 @@ def _draws(node: fx.Node) -> bool:
 
 def _keeps_all(node: fx.Node) -> bool:
     """Whether a call of dropout is one that eager draws nothing for (ATen's `dropout_impl`)."""
-    p, training = (*node.args[1:3], *(0.5, True)[len(node.args[1:3]) :])
-    return node.kwargs.get("p", p) == 0 or node.kwargs.get("training", training) is False
+    given = dict(zip(("input", "p", "training"), node.args, strict=False))
+    said = {"p": 0.5, "training": True, **given, **node.kwargs}
+    return bool(said["p"] == 0 or said["training"] is False)
