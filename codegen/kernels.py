@@ -7,10 +7,10 @@ and rules of every nest that uses it) is shown and saved but is no part of any c
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from ..engine.loop_choices import LoopChoices
 from ..lowering.loops import Buffer, Nest, scalars
@@ -19,6 +19,7 @@ from .cache import digest
 from .cpp import KernelText, emit_nest
 from .structure import structure
 
+Text = TypeVar("Text", bound=Any)  # a frozen dataclass with the buffer names `args`
 KERNELS_PER_UNIT = 25
 _PLUMBING = frozenset({"load", "const", "index", "cast", "reduce", "scan"})
 _PRELUDE = '#include "eqsat_math.h"\n'
@@ -54,41 +55,51 @@ def emit_kernels(
     kernels: dict[str, Kernel] = {}
     uses: list[KernelUse] = []
     memo: dict[Hashable, tuple[KernelText, tuple[str, ...]]] = {}
+
+    def emit(nest: Nest, buffers: Mapping[str, Buffer]) -> KernelText:
+        return emit_nest(nest, buffers, table, loops)
+
     for nest in nests:
-        emitted = _emit_once(nest, buffers, (table, loops), memo)
+        emitted = emit_once(nest, buffers, emit, memo)
         found = kernels.get(emitted.text)
         if found is None:
             name = f"k_{digest(emitted.text)[:8]}_{label(nest)}"
             text = emitted.text.replace("@NAME@", name)
             found = Kernel(name, text, nest.origins, nest.rules)
         else:
-            found = replace(
-                found,
-                origins=joined(found.origins, nest.origins),
-                rules=joined(found.rules, nest.rules),
-                uses=found.uses + 1,
-            )
+            found = used_again(found, nest)
         kernels[emitted.text] = found
         uses.append(KernelUse(found.name, tuple(emitted.args), tuple(emitted.symbols)))
     return list(kernels.values()), uses
 
 
-def _emit_once(
+def emit_once(
     nest: Nest,
     buffers: Mapping[str, Buffer],
-    how: tuple[Mapping[str, Any], LoopChoices | None],
-    memo: dict[Hashable, tuple[KernelText, tuple[str, ...]]],
-) -> KernelText:
-    """The text for `nest`; that of an alike nest seen before, with buffers renamed."""
+    emit: Callable[[Nest, Mapping[str, Buffer]], Text],
+    memo: dict[Hashable, tuple[Text, tuple[str, ...]]],
+) -> Text:
+    """What `emit` gives for `nest`; for an alike nest that was seen before, what it gave then, with
+    buffers renamed."""
     key, names = structure(nest, buffers)
     found = memo.get(key)
     if found is None:
-        emitted = emit_nest(nest, buffers, *how)
+        emitted = emit(nest, buffers)
         memo[key] = emitted, names
         return emitted
     emitted, others = found
     renamed = dict(zip(others, names, strict=True))
     return replace(emitted, args=tuple(renamed[name] for name in emitted.args))
+
+
+def used_again(kernel: Kernel, nest: Nest) -> Kernel:
+    """`kernel` with one nest more that calls it."""
+    return replace(
+        kernel,
+        origins=_joined(kernel.origins, nest.origins),
+        rules=_joined(kernel.rules, nest.rules),
+        uses=kernel.uses + 1,
+    )
 
 
 def make_units(kernels: Sequence[Kernel], cores: int) -> list[Unit]:
@@ -133,5 +144,5 @@ def label(nest: Nest) -> str:
     return "_".join(reversed(kept)) or "copy"
 
 
-def joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))

@@ -6,15 +6,14 @@ Takes nests; gives a `GpuUse` per nest and `GpuKernels`, the addresses that the 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ...engine.block_choices import BlockChoices
 from ...lowering.index import Size
 from ...lowering.loops import Buffer, Nest
 from ..cache import digest
-from ..kernels import Kernel, joined, label
-from ..structure import structure
+from ..kernels import Kernel, emit_once, label, used_again
 from . import driver
 from .build import Binary, build_kernels
 from .emit import TritonText, emit_nest, programs
@@ -64,20 +63,26 @@ def emit_kernels(
     blocks: BlockChoices | None = None,
 ) -> tuple[list[tuple[Kernel, TritonText]], list[GpuUse]]:
     """Distinct kernels in order of first use, and one `GpuUse` per nest."""
-    numbers: dict[str, int] = {}
+    numbers: dict[Hashable, int] = {}
     kernels: list[tuple[Kernel, TritonText]] = []
     uses: list[GpuUse] = []
     memo: dict[Hashable, tuple[TritonText, tuple[str, ...]]] = {}
+
+    def emit(nest: Nest, buffers: Mapping[str, Buffer]) -> TritonText:
+        return emit_nest(nest, buffers, table, blocks)
+
     for nest in nests:
-        emitted = _emit_once(nest, buffers, (table, blocks), memo)
-        number = numbers.setdefault(emitted.text, len(kernels))
+        emitted = emit_once(nest, buffers, emit, memo)
+        # A copy of floats reads like one of integers: only the types tell them apart.
+        key = emitted.text, emitted.types, emitted.warps
+        number = numbers.setdefault(key, len(kernels))
         if number == len(kernels):
-            name = f"k_{digest(emitted.text)[:8]}_{label(nest)}"
+            name = f"k_{digest(*map(repr, key))[:8]}_{label(nest)}"
             text = emitted.text.replace("@NAME@", name)
             kernels.append((Kernel(name, text, nest.origins, nest.rules), emitted))
         else:
             found, same = kernels[number]
-            kernels[number] = _used_again(found, nest), same
+            kernels[number] = used_again(found, nest), same
         uses.append(GpuUse(number, emitted.args, emitted.symbols, programs(emitted)))
     return kernels, uses
 
@@ -88,30 +93,3 @@ def build(kernels: Sequence[tuple[Kernel, TritonText]], device: int) -> GpuKerne
     binaries = build_kernels(named, driver.target_of(device))
     shown, texts = zip(*kernels, strict=True) if kernels else ((), ())
     return GpuKernels(tuple(shown), tuple(texts), tuple(binaries), device)
-
-
-def _used_again(kernel: Kernel, nest: Nest) -> Kernel:
-    return replace(
-        kernel,
-        origins=joined(kernel.origins, nest.origins),
-        rules=joined(kernel.rules, nest.rules),
-        uses=kernel.uses + 1,
-    )
-
-
-def _emit_once(
-    nest: Nest,
-    buffers: Mapping[str, Buffer],
-    how: tuple[Mapping[str, Any], BlockChoices | None],
-    memo: dict[Hashable, tuple[TritonText, tuple[str, ...]]],
-) -> TritonText:
-    """The text for `nest`; that of an alike nest seen before, with buffers renamed."""
-    key, names = structure(nest, buffers)
-    found = memo.get(key)
-    if found is None:
-        emitted = emit_nest(nest, buffers, *how)
-        memo[key] = emitted, names
-        return emitted
-    emitted, others = found
-    renamed = dict(zip(others, names, strict=True))
-    return replace(emitted, args=tuple(renamed[name] for name in emitted.args))
