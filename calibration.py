@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from .codegen.compile import compile_program
 from .engine.load import builtin_book
 from .engine.ops import OpTable
-from .engine.target import Target, load_target
+from .engine.target import SECTIONS, Target, load_target
 from .lowering.fuse import fuse
 from .lowering.lower import lower
 from .lowering.simplify import simplify
@@ -55,9 +55,9 @@ def calibrate(device: str) -> Target:
 
 
 def target_text(target: Target, doc: str) -> str:
-    """A target file. What shapes loops is not measured: it stays that of the built-in target."""
+    """A target file. What shapes kernels is not measured: it stays that of the built-in target."""
     lines = [f"doc: {doc}"]
-    for field in [field for field in fields(Target) if field.name != "loops"]:
+    for field in [field for field in fields(Target) if field.name not in SECTIONS]:
         value = getattr(target, field.name)
         if isinstance(value, Mapping):
             value = "{" + ", ".join(f"{k}: {v:.3e}" for k, v in value.items()) + "}"

@@ -201,8 +201,8 @@ class _Witness:
             nodes = stage.gm.graph.find_nodes(op="placeholder")
             self._captured = [node.name for node in nodes]
 
-    def _keep(self, *args: Any) -> Program:
-        program = self._lower(*args)
+    def _keep(self, *args: Any, **options: Any) -> Program:
+        program = self._lower(*args, **options)
         self._programs.append((self._captured, program))
         return program
 

@@ -19,8 +19,8 @@ from .rule import DTYPE_WORDS
 from .settings import Settings, read_settings
 
 # What shapes kernels, and the built-in target that has all of it.
-_SECTIONS = {"loops": "cpu", "blocks": "h200"}
-_NO_NUMBERS = ("name", "device", "flops", *_SECTIONS)
+SECTIONS = {"loops": "cpu", "blocks": "h200"}
+_NO_NUMBERS = ("name", "device", "flops", *SECTIONS)
 _WHOLE = ("units", "tile")
 
 
@@ -97,7 +97,7 @@ def read_target(path: Path) -> Target:
     settings.only(("doc", "base", *known), "a target")
     base = _base(settings)
     if base is None:
-        settings.need([name for name in known if name not in _SECTIONS], "a target")
+        settings.need([name for name in known if name not in SECTIONS], "a target")
     rates = _rates(settings.map("flops"), {} if base is None else base.flops)
     numbers: dict[str, float] = {
         key: settings.number(key, getattr(base, key, 1.0), whole=key in _WHOLE)
@@ -134,7 +134,7 @@ def _section(
     if base is not None:
         known: Section = getattr(base, name)
         return read_choices(kind, settings.map(name), name, known)
-    complete = RULES / "targets" / f"{_SECTIONS[name]}.yaml"
+    complete = RULES / "targets" / f"{SECTIONS[name]}.yaml"
     if path.resolve() == complete.resolve():
         return read_choices(kind, settings.map(name), name, None)
     whole = read_choices(kind, read_settings(complete).map(name), name, None)

@@ -8,18 +8,37 @@ the sizes prove is answered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
+import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._sympy.functions import FloorDiv
 
 _aten = torch.ops.aten
 _TARGETS = frozenset({_aten.view.default, _aten.reshape.default})
 
 
 def size_expression(size: Any) -> Any:
-    """A size as an int or a sympy expression."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    """A size as an int or a sympy expression, one and the same for `(n * n) // n` and `n`."""
+    return _divided(size.node.expr) if isinstance(size, torch.SymInt) else size
+
+
+@lru_cache(maxsize=4096)
+def _divided(expression: Any) -> Any:
+    """An expression where divisions that leave nothing over are carried out."""
+    return expression.replace(FloorDiv, _quotient) if expression.has(FloorDiv) else expression
+
+
+def _quotient(of: sympy.Expr, by: sympy.Expr) -> sympy.Expr:
+    quotient, rest = sympy.div(of, by, domain="ZZ") if _is_polynomial(of, by) else (None, of)
+    return quotient if rest == 0 else FloorDiv(of, by)
+
+
+def _is_polynomial(*expressions: sympy.Expr) -> bool:
+    symbols = set().union(*(expression.free_symbols for expression in expressions))
+    return bool(symbols) and all(one.is_polynomial(*symbols) for one in expressions)
 
 
 def row_major(sizes: Iterable[Any]) -> list[Any]:
