@@ -1,14 +1,14 @@
 """Chooses one node per class so that the whole graph is cheapest.
 
-Takes a `Problem` (classes, nodes, integer costs, roots); gives a `Choice`. A class that many
-nodes read is paid once. First the whole: greedy over sets of classes (`engine/greedy.py`), then
-changes that make it cheaper (`engine/search.py`): single swaps; pivots (every class that can be
-rebuilt through one unused class switches to it at once, which is how three products become one);
-chains (a class takes a dearer node, and those that share with it follow). Then, in problems that
-are not large, each independent part (`engine/parts.py`) by branch and bound (`engine/exact.py`),
-which proves most of them the cheapest. Where that has no time, the changes again from small
-random ones. Deterministic: costs are integers, work is counted and not timed, ties go to the
-earlier node of a class. The result never has a cycle.
+Takes a `Problem` (classes, nodes, integer costs, roots); gives a `Choice`. A class that many nodes
+read is paid once. Nodes that cannot win are left out. First the whole: greedy over sets of classes
+(`engine/greedy.py`), then changes that make it cheaper (`engine/search.py`): single swaps; pivots
+(every class that can be rebuilt through one unused class switches to it at once, which is how
+three products become one); chains (a class takes a dearer node, and those that share with it
+follow). Then, in problems that are not large, each independent part (`engine/parts.py`) by branch
+and bound (`engine/exact.py`), which proves most of them the cheapest. Where that has no time, the
+changes again from small random ones. Deterministic: costs are integers, work is counted and not
+timed, ties go to the earlier node of a class. The result never has a cycle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .exact import Solved, solve
 from .greedy import greedy
 from .parts import Part, parts
 from .search import PASSES, Search
-from .selection import Choice, Problem, dag_cost, first_choice, needed, topological
+from .selection import Choice, Problem, dag_cost, first_choice, needed, topological, useful
 
 MOST_KICKS, KICK = 30, 4  # searches from elsewhere; how many classes begin with another node
 KICKED_PAIRS = 1_500_000  # kicks times the square of the nodes
@@ -32,6 +32,7 @@ STEPS = 25_000  # of branch and bound, each a look at one node; for all parts to
 
 def extract(problem: Problem) -> Choice:
     """The cheapest choice found. Raises ValueError where a root has no node at all."""
+    problem = useful(problem)
     search, before = _searched(problem)
     proven = False
     if len(problem.children) <= PARTED:

@@ -25,55 +25,42 @@ class Part:
 
 def parts(problem: Problem) -> Iterator[Part]:
     """The parts with a class of several nodes, by their first class."""
-    useful = [_useful(problem, group) for group in problem.members]
-    forced = _forced(problem, useful)
-    knot = _knots(problem, useful)
+    forced = _forced(problem)
+    knot = _knots(problem)
     kept = [
         tuple(child for child in children if not forced[child] or knot[child] == knot[owner])
         for children, owner in zip(problem.children, problem.owner, strict=True)
     ]
-    for classes in _components(useful, kept, forced):
+    for classes in _components(problem, kept, forced):
         if any(len(problem.members[owner]) > 1 for owner in classes):
-            yield _part(problem, classes, useful, kept, forced)
+            yield _part(problem, classes, kept, forced)
 
 
-def _useful(problem: Problem, group: Sequence[int]) -> list[int]:
-    """The nodes of a class without those that read the class itself, and those that read all
-    that another one reads and are no cheaper."""
-    if len(group) == 1:
-        return list(group)
-    found: list[tuple[int, set[int]]] = []
-    for index in sorted(group, key=lambda index: problem.cost[index]):
-        reads = set(problem.children[index])
-        if problem.owner[index] not in reads and not any(less <= reads for _, less in found):
-            found.append((index, reads))
-    return [index for index, _ in found]
-
-
-def _forced(problem: Problem, useful: Sequence[Sequence[int]]) -> list[bool]:
-    """Whether a class is a root, or is read by every useful node of a class that is forced."""
-    forced = [False] * len(useful)
+def _forced(problem: Problem) -> list[bool]:
+    """Whether a class is a root, or is read by every node of a class that is forced."""
+    members = problem.members
+    forced = [False] * len(members)
     stack = list(problem.roots)
     while stack:
         owner = stack.pop()
         if not forced[owner]:
             forced[owner] = True
-            if useful[owner]:
-                first, *others = (problem.children[index] for index in useful[owner])
+            if members[owner]:
+                first, *others = (problem.children[index] for index in members[owner])
                 stack += [child for child in first if all(child in other for other in others)]
     return forced
 
 
 def _components(
-    useful: Sequence[Sequence[int]], kept: Sequence[Sequence[int]], forced: Sequence[bool]
+    problem: Problem, kept: Sequence[Sequence[int]], forced: Sequence[bool]
 ) -> list[list[int]]:
     """Classes that the roots may need, in groups that are joined by `kept` children."""
-    leader = list(range(len(useful)))
+    leader = list(range(len(problem.members)))
     seen = list(forced)
     stack = [owner for owner, needed in enumerate(forced) if needed]
     while stack:
         owner = stack.pop()
-        for index in useful[owner]:
+        for index in problem.members[owner]:
             for child in kept[index]:
                 one, other = _leader(leader, owner), _leader(leader, child)
                 leader[max(one, other)] = min(one, other)
@@ -97,12 +84,11 @@ def _leader(leader: list[int], owner: int) -> int:
 def _part(
     problem: Problem,
     classes: Sequence[int],
-    useful: Sequence[Sequence[int]],
     kept: Sequence[Sequence[int]],
     forced: Sequence[bool],
 ) -> Part:
     place = {owner: at for at, owner in enumerate(classes)}
-    nodes = [index for owner in classes for index in useful[owner]]
+    nodes = [index for owner in classes for index in problem.members[owner]]
     members: list[list[int]] = [[] for _ in classes]
     for at, index in enumerate(nodes):
         members[place[problem.owner[index]]].append(at)
@@ -117,15 +103,16 @@ def _part(
     return Part(smaller, classes, nodes)
 
 
-def _knots(problem: Problem, useful: Sequence[Sequence[int]]) -> list[int]:
+def _knots(problem: Problem) -> list[int]:
     """The number of every class's strongly connected component (Tarjan, 1972)."""
-    low, knot = [-1] * len(useful), [-1] * len(useful)
+    total = len(problem.members)
+    low, knot = [-1] * total, [-1] * total
     open_classes: list[int] = []
     count = 0
-    for first in range(len(useful)):
+    for first in range(total):
         if low[first] >= 0:
             continue
-        stack = [(first, _reads(problem, useful[first]))]
+        stack = [(first, _reads(problem, first))]
         entered = {first: count}
         low[first] = count
         count += 1
@@ -148,11 +135,11 @@ def _knots(problem: Problem, useful: Sequence[Sequence[int]]) -> list[int]:
                 low[child] = entered[child] = count
                 count += 1
                 open_classes.append(child)
-                stack.append((child, _reads(problem, useful[child])))
+                stack.append((child, _reads(problem, child)))
             elif knot[child] < 0:
                 low[owner] = min(low[owner], low[child])
     return knot
 
 
-def _reads(problem: Problem, group: Sequence[int]) -> Iterator[int]:
-    return iter([child for index in group for child in problem.children[index]])
+def _reads(problem: Problem, owner: int) -> Iterator[int]:
+    return iter([child for index in problem.members[owner] for child in problem.children[index]])

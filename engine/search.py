@@ -6,7 +6,8 @@ classes while single classes or groups of them get other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 
 from .selection import Problem, topological
 
@@ -27,12 +28,11 @@ class Search:
         self.node = list(node)
         self.count = [0] * len(problem.members)
         self.total = 0
-        self.place: list[int] = []
-        self.order: list[int] = []  # the classes by place
-        self._place_all()
+        self.place = topological(problem, self.node) or []
+        self.order = sorted(range(len(self.place)), key=self.place.__getitem__)
         self.readers: list[list[int]] = [[] for _ in problem.members]
-        for index, children in enumerate(problem.children):
-            for child in children:
+        for index in itertools.chain.from_iterable(problem.members):
+            for child in problem.children[index]:
                 self.readers[child].append(index)
         self.valid = [all(node[child] >= 0 for child in children) for children in problem.children]
         self._take(problem.roots)
@@ -44,8 +44,6 @@ class Search:
         """Tries every other node of every used class; whether any made it cheaper."""
         better = False
         for owner, members in enumerate(self.problem.members):
-            if len(members) < 2:
-                continue
             for index in members:
                 if not self.count[owner]:
                     break
@@ -85,8 +83,6 @@ class Search:
         for _ in range(PASSES):
             found = False
             for owner, members in enumerate(self.problem.members):
-                if len(members) < 2:
-                    continue
                 for index in members:
                     if tries <= 0 or not self.count[owner]:
                         break
@@ -212,27 +208,24 @@ class Search:
                 stack.extend(self.problem.children[index])
 
     def _acyclic(self, moves: Sequence[tuple[int, int]]) -> bool:
-        """Whether the changed choice still has an order; renews the order if it has."""
+        """Whether the changed choice still has an order; renews the order if it has. The edges
+        of one move after the other find their places (Pearce and Kelly, 2007)."""
         place, children = self.place, self.problem.children
         if all(place[child] < place[owner] for owner, index in moves for child in children[index]):
             return True
-        if len(moves) == 1:
-            (owner, index) = moves[0]
-            return all(self._before(child, owner) for child in children[index])
-        return self._place_all()
-
-    def _place_all(self) -> bool:
-        """A new order of all classes; False, and no change, where there is none."""
-        renewed = topological(self.problem, self.node)
-        if renewed is None:
-            return False
-        self.place = renewed
-        self.order = sorted(range(len(renewed)), key=renewed.__getitem__)
+        kept = (place[:], self.order[:]) if len(moves) > 1 else None
+        later = {owner for owner, _ in moves}
+        for owner, index in moves:
+            later.remove(owner)
+            if not all(self._before(child, owner, later) for child in children[index]):
+                if kept is not None:  # else the order holds for the old choice
+                    self.place, self.order = kept
+                return False
         return True
 
-    def _before(self, child: int, owner: int) -> bool:
-        """Moves `child`, and what it needs, before `owner`. False where it needs `owner`; the
-        order then still holds for the choice without this edge."""
+    def _before(self, child: int, owner: int, later: Collection[int]) -> bool:
+        """Moves `child`, and what it needs, before `owner`; what those of `later` need comes
+        later. False where it needs `owner`; the order then still holds without this edge."""
         place, order, children = self.place, self.order, self.problem.children
         start, end = place[owner], place[child]
         if end < start:
@@ -240,7 +233,8 @@ class Search:
         moved = {child}
         stack = [child]
         while stack:
-            for other in children[self.node[stack.pop()]]:
+            at = stack.pop()
+            for other in () if at in later else children[self.node[at]]:
                 if other == owner:
                     return False
                 if place[other] > start and other not in moved:

@@ -7,7 +7,7 @@ cost and their order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,24 @@ class Choice:
     used: frozenset[int]
     cost: int
     before: int
+
+
+def useful(problem: Problem) -> Problem:
+    """The problem without nodes that a cheapest choice can do without: those that read their own
+    class, and those that read all that another one of the class reads and are no cheaper."""
+    members = [_undominated(problem, group) for group in problem.members]
+    return replace(problem, members=members)
+
+
+def _undominated(problem: Problem, group: Sequence[int]) -> Sequence[int]:
+    if len(group) == 1:
+        return group
+    found: dict[int, set[int]] = {}
+    for index in sorted(group, key=lambda index: problem.cost[index]):
+        reads = set(problem.children[index])
+        if problem.owner[index] not in reads and not any(less <= reads for less in found.values()):
+            found[index] = reads
+    return [index for index in group if index in found]
 
 
 def first_choice(problem: Problem) -> tuple[list[int], int]:
